@@ -1,0 +1,18 @@
+// Data parallelism over the one OpenMP pool that the float GEMM library uses too, so that no two
+// pools fight for the cores.
+#pragma once
+
+#include <cstdint>
+
+#include "base/function_ref.h"
+
+namespace quarot {
+
+int thread_count();
+void set_thread_count(int count);  // 1 or more; for the whole process
+
+// body(first, last) over disjoint contiguous ranges that cover [0, count). A range holds at least
+// `grain` elements where there are so many. Results must not depend on how the ranges are cut.
+void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body);
+
+}  // namespace quarot
