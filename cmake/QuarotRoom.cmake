@@ -18,6 +18,7 @@ function(quarot_test name)
   include(GoogleTest)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE quarot quarot_options GTest::gtest_main rapidcheck
                                         ${arg_LIBRARIES})
   target_compile_definitions(${name} PRIVATE QUAROT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
