@@ -1,0 +1,115 @@
+// Reading JSON files and their fields without exceptions: what is missing or of the wrong type is an
+// error that names the file and the field.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+
+namespace quarot {
+
+// Objects and arrays nested deeper than this are refused: no file of ours or of a model needs it.
+inline constexpr int kMaxJsonDepth = 64;
+
+inline Result<nlohmann::json> parse_json(std::string_view text, const std::string& where) {
+  bool too_deep = false;
+  const auto watch = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    too_deep = too_deep || depth > kMaxJsonDepth;
+    return !too_deep;
+  };
+  nlohmann::json json = nlohmann::json::parse(text, watch, false);
+  if (too_deep) {
+    return error(ErrorCode::kCorrupt, "{}: JSON nested deeper than {} levels", where, kMaxJsonDepth);
+  }
+  if (json.is_discarded()) return error(ErrorCode::kCorrupt, "{}: not valid JSON", where);
+  return json;
+}
+
+inline Result<nlohmann::json> read_json_file(const std::filesystem::path& path) {
+  QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, size_t{64} << 20));
+  return parse_json(text, path.string());
+}
+
+// The fields of one JSON object; `where` names it in errors.
+class JsonFields {
+ public:
+  JsonFields(const nlohmann::json& object, std::string where)
+      : object_(&object), where_(std::move(where)) {}
+
+  const std::string& where() const { return where_; }
+  bool has(std::string_view key) const { return find(key) != nullptr; }
+
+  // nullopt where the field is absent or null; an error where it is no T.
+  template <typename T>
+  Result<std::optional<T>> optional(std::string_view key) const {
+    const nlohmann::json* value = find(key);
+    if (value == nullptr) return std::optional<T>();
+    if (!is<T>(*value)) {
+      return error(ErrorCode::kCorrupt, "{}: \"{}\" is {}, expected {}", where_, key, value->dump(),
+                   type_name<T>());
+    }
+    return std::optional<T>(value->get<T>());
+  }
+  template <typename T>
+  Result<T> optional(std::string_view key, T otherwise) const {
+    QUAROT_ASSIGN_OR_RETURN(std::optional<T> value, optional<T>(key));
+    return value ? *std::move(value) : std::move(otherwise);
+  }
+  template <typename T>
+  Result<T> required(std::string_view key) const {
+    QUAROT_ASSIGN_OR_RETURN(std::optional<T> value, optional<T>(key));
+    if (!value) return error(ErrorCode::kCorrupt, "{}: \"{}\" is missing", where_, key);
+    return *std::move(value);
+  }
+  // An empty object where the field is absent.
+  Result<JsonFields> object(std::string_view key) const {
+    static const nlohmann::json kEmpty = nlohmann::json::object();
+    const nlohmann::json* value = find(key);
+    if (value == nullptr) return JsonFields(kEmpty, where_);
+    if (!value->is_object()) {
+      return error(ErrorCode::kCorrupt, "{}: \"{}\" is no object", where_, key);
+    }
+    return JsonFields(*value, where_ + ": " + std::string(key));
+  }
+
+ private:
+  const nlohmann::json* find(std::string_view key) const {
+    const auto it = object_->find(key);
+    return it == object_->end() || it->is_null() ? nullptr : &*it;
+  }
+  template <typename T>
+  static bool is(const nlohmann::json& value) {
+    if constexpr (std::is_same_v<T, bool>) return value.is_boolean();
+    if constexpr (std::is_same_v<T, std::string>) return value.is_string();
+    if constexpr (std::is_same_v<T, double>) return value.is_number();
+    if constexpr (std::is_same_v<T, int64_t>) return fits_int64(value);
+    if constexpr (std::is_same_v<T, std::vector<double>>) {
+      return value.is_array() && std::ranges::all_of(value, [](const auto& v) { return v.is_number(); });
+    }
+    if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      return value.is_array() && std::ranges::all_of(value, [](const auto& v) { return v.is_string(); });
+    }
+  }
+  static bool fits_int64(const nlohmann::json& value) {
+    return value.is_number_integer() &&
+           (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX});
+  }
+  template <typename T>
+  static std::string_view type_name() {
+    if constexpr (std::is_same_v<T, bool>) return "true or false";
+    if constexpr (std::is_same_v<T, std::string>) return "a string";
+    if constexpr (std::is_same_v<T, double>) return "a number";
+    if constexpr (std::is_same_v<T, int64_t>) return "an integer";
+    return "a list";
+  }
+
+  const nlohmann::json* object_;
+  std::string where_;
+};
+
+}  // namespace quarot

@@ -1,0 +1,72 @@
+// A model in memory: float32 weights by role, and what its forward pass does between them.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "rotation/orthogonal.h"
+#include "tensor/matrix.h"
+
+namespace quarot {
+
+struct Linear {
+  Matrix weight;            // [out, in]: y = weight·x + bias
+  std::vector<float> bias;  // [out], or empty
+};
+
+struct Layer {
+  std::array<Linear, kRoles.size()> linears;
+  std::vector<float> attention_norm;  // [hidden] gains
+  std::vector<float> ffn_norm;
+  std::vector<float> query_norm;      // [head_dim], empty without query_key_norm
+  std::vector<float> key_norm;
+
+  // Constants subtracted from K (after RoPE and R3) and V (after R2) before they are cached, [kv_heads · head_dim];
+  // empty: none. Attention does not see K's; V's is in o_proj's bias. DESIGN.md, section 4.
+  std::vector<float> key_center;
+  std::vector<float> value_center;
+
+  Linear& operator[](Role role) { return linears[static_cast<size_t>(role)]; }
+  const Linear& operator[](Role role) const { return linears[static_cast<size_t>(role)]; }
+};
+
+// What the forward pass applies between the linears because nothing upstream could absorb it.
+struct OnlineTransforms {
+  std::optional<Orthogonal> norm_output;  // [hidden], to both norms' outputs
+  std::optional<Orthogonal> heads;        // [heads · head_dim], before o_proj
+  std::optional<Orthogonal> query_key;    // [head_dim], R3, on q and k after RoPE
+  std::optional<Orthogonal> ffn;          // [ffn], R4, before down_proj
+};
+
+struct Model {
+  ModelConfig config;
+  Matrix embedding;              // [vocab, hidden]
+  std::vector<Layer> layers;
+  std::vector<float> final_norm;
+  Matrix lm_head;                // [vocab, hidden]; empty: the embedding is used
+  OnlineTransforms online;
+
+  const Matrix& head() const { return lm_head.empty() ? embedding : lm_head; }
+  int64_t bytes() const;
+};
+
+// Everything outside the layers; `layers` stays empty.
+Result<Model> load_outer(const Checkpoint& checkpoint);
+
+// One layer, shapes checked against the config.
+Result<Layer> load_layer(const Checkpoint& checkpoint, const ModelConfig& config, int64_t index);
+
+Result<Model> load_model(const Checkpoint& checkpoint);
+
+// The tensor name of a linear of one layer, and where its rows begin in it.
+struct LinearPlace {
+  std::string tensor;  // without ".weight" or ".bias"
+  int64_t first_row;
+  int64_t total_rows;
+};
+LinearPlace place_of(const ModelConfig& config, int64_t layer, Role role);
+
+}  // namespace quarot

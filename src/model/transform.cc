@@ -1,0 +1,208 @@
+#include "model/transform.h"
+
+#include <algorithm>
+
+#include "base/random.h"
+#include "model/json.h"
+
+namespace quarot {
+
+namespace {
+
+constexpr std::pair<BasisKind, std::string_view> kKindNames[] = {
+    {BasisKind::kHadamard, "hadamard"},
+    {BasisKind::kPlainHadamard, "plain-hadamard"},
+    {BasisKind::kRandom, "random"},
+};
+
+constexpr std::pair<std::string_view, bool TransformSpec::*> kFlags[] = {
+    {"residual", &TransformSpec::residual},   {"norm_output", &TransformSpec::norm_output},
+    {"value", &TransformSpec::value},         {"heads", &TransformSpec::heads},
+    {"query_key", &TransformSpec::query_key}, {"ffn", &TransformSpec::ffn},
+};
+
+Orthogonal residual_basis(const TransformSpec& spec, int64_t size) {
+  switch (spec.kind) {
+    case BasisKind::kHadamard: return Orthogonal::randomised_hadamard(size, spec.seed);
+    case BasisKind::kPlainHadamard: return Orthogonal::hadamard(size);
+    case BasisKind::kRandom: return Orthogonal::random(size, spec.seed);
+  }
+  return Orthogonal::identity(size);
+}
+
+// The same values for every query head of a KV head.
+template <typename T>
+std::vector<T> for_query_heads(const ModelConfig& config, const std::vector<T>& per_kv_head) {
+  if (per_kv_head.empty()) return {};
+  std::vector<T> values;
+  for (int64_t head = 0; head < config.heads; ++head) {
+    const auto first = per_kv_head.begin() + head / config.group() * config.head_dim;
+    values.insert(values.end(), first, first + config.head_dim);
+  }
+  return values;
+}
+
+std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.empty()) return b;
+  if (b.empty()) return a;
+  std::vector<double> result(a.size());
+  std::ranges::transform(a, b, result.begin(), std::multiplies<>());
+  return result;
+}
+
+// Attention weights sum to one, so what leaves V returns through o_proj as a constant.
+void move_value_center_to_bias(const ModelConfig& config, const std::vector<float>& center, Linear& output) {
+  if (center.empty()) return;
+  const std::vector<float> constant = for_query_heads(config, center);
+  output.bias.resize(static_cast<size_t>(output.weight.rows()), 0.0F);
+  for (int64_t r = 0; r < output.weight.rows(); ++r) {
+    double sum = output.bias[static_cast<size_t>(r)];
+    for (int64_t c = 0; c < output.weight.cols(); ++c) sum += double{output.weight(r, c)} * constant[static_cast<size_t>(c)];
+    output.bias[static_cast<size_t>(r)] = static_cast<float>(sum);
+  }
+}
+
+void multiply_gain(std::vector<float>& gain, const std::vector<double>& scale) {
+  for (size_t i = 0; i < scale.size(); ++i) gain[i] = static_cast<float>(gain[i] * scale[i]);
+}
+
+}  // namespace
+
+void to_json(nlohmann::json& json, const TransformSpec& spec) {
+  json = nlohmann::json::object();
+  for (const auto& [name, member] : kFlags) json[std::string(name)] = spec.*member;
+  json["kind"] = std::ranges::find(kKindNames, spec.kind, [](const auto& row) { return row.first; })->second;
+  json["seed"] = spec.seed;
+}
+
+Result<TransformSpec> parse_transform_spec(const nlohmann::json& json, const std::string& where) {
+  if (!json.is_object()) return error(ErrorCode::kCorrupt, "{}: expected an object of transforms", where);
+  const JsonFields fields(json, where);
+  TransformSpec spec;
+  for (const auto& [name, member] : kFlags) {
+    QUAROT_ASSIGN_OR_RETURN(spec.*member, fields.optional<bool>(name, false));
+  }
+  QUAROT_ASSIGN_OR_RETURN(const std::string kind, fields.optional<std::string>("kind", "hadamard"));
+  const auto row = std::ranges::find(kKindNames, kind, [](const auto& r) { return r.second; });
+  if (row == std::end(kKindNames)) {
+    return error(ErrorCode::kCorrupt, "{}: kind \"{}\" is not hadamard, plain-hadamard or random", where, kind);
+  }
+  spec.kind = row->first;
+  QUAROT_ASSIGN_OR_RETURN(const int64_t seed, fields.optional<int64_t>("seed", 0));
+  spec.seed = static_cast<uint64_t>(seed);
+  if (spec.residual && spec.norm_output) {
+    return error(ErrorCode::kInvalidArgument, "{}: residual and norm_output stand in each other's place; choose one", where);
+  }
+  return spec;
+}
+
+OnlineTransforms online_transforms(const ModelConfig& config, const TransformSpec& spec) {
+  OnlineTransforms online;
+  // The signs of a randomised Hadamard are folded into the gain before it.
+  if (spec.norm_output) {
+    online.norm_output = spec.kind == BasisKind::kRandom ? residual_basis(spec, config.hidden)
+                                                         : Orthogonal::hadamard(config.hidden);
+  }
+  if (spec.heads) online.heads = cross_head_hadamard(config.heads, config.head_dim);
+  if (spec.query_key) online.query_key = Orthogonal::hadamard(config.head_dim);
+  if (spec.ffn) online.ffn = Orthogonal::hadamard(config.ffn);
+  return online;
+}
+
+Transformer::Transformer(const ModelConfig& config, const TransformSpec& spec)
+    : config_(config), spec_(spec), online_(online_transforms(config, spec)) {
+  if (spec.residual) residual_ = residual_basis(spec, config.hidden);
+  if (spec.value) value_ = Orthogonal::hadamard(config.head_dim);
+}
+
+std::vector<double> Transformer::signs(const char* purpose, int64_t index, int64_t size) const {
+  if (!spec_.norm_output || spec_.kind != BasisKind::kHadamard) return {};
+  Random random(spec_.seed, fmt::format("{} {}", purpose, index));
+  std::vector<double> values(static_cast<size_t>(size));
+  for (double& value : values) value = random.sign();
+  return values;
+}
+
+Basis Transformer::basis_of(Space space, const LayerScales& scales, int64_t index) const {
+  Basis basis;
+  const auto norm_output = [&](const std::vector<double>& scale, const char* purpose) {
+    if (residual_) basis.rotate(*residual_);
+    basis.scale(product(scale, signs(purpose, index, config_.hidden)));
+    if (online_.norm_output) basis.rotate(*online_.norm_output);
+  };
+  switch (space) {
+    case Space::kResidual:
+    case Space::kFinal:
+      if (residual_) basis.rotate(*residual_);
+      break;
+    case Space::kAttentionInput: norm_output(scales.attention_input, "attention input"); break;
+    case Space::kFfnInput: norm_output(scales.ffn_input, "ffn input"); break;
+    case Space::kValue:
+      basis.scale(scales.value);
+      if (value_) basis.rotate(Orthogonal::blocks(config_.kv_heads, *value_));
+      break;
+    case Space::kAttentionOutput:
+      basis.scale(for_query_heads(config_, scales.value));
+      if (value_) basis.rotate(Orthogonal::blocks(config_.heads, *value_));
+      if (online_.heads) basis.rotate(*online_.heads);
+      break;
+    case Space::kUp: basis.scale(scales.ffn_hidden); break;
+    case Space::kFfnHidden:
+      basis.scale(scales.ffn_hidden);
+      if (online_.ffn) basis.rotate(*online_.ffn);
+      break;
+    case Space::kQuery:  // R3 is online on both sides of the scores
+    case Space::kKey:
+    case Space::kGate:
+    case Space::kVocabulary: break;
+  }
+  return basis;
+}
+
+void Transformer::transform_outer(Model& model) const {
+  model.online = online_;
+  if (!residual_) return;
+  if (model.lm_head.empty()) model.lm_head = model.embedding;
+  model.config.tied_embeddings = false;
+  const Basis residual = basis_of(Space::kResidual, {}, 0);
+  change_input_basis(model.lm_head, model.final_norm, residual);
+  std::ranges::fill(model.final_norm, 1.0F);
+  // The embedding's rows are vectors of the residual stream; B⁻ᵀ = B, since this basis is orthogonal.
+  change_input_basis(model.embedding, {}, residual);
+}
+
+void Transformer::transform_layer(Layer& layer, int64_t index, const LayerScales& scales,
+                                  const LayerCenters& centers) const {
+  move_value_center_to_bias(config_, centers.value, layer[Role::kOutput]);
+  const auto folded_gain = [&](Space input) -> std::span<const float> {
+    if (!residual_) return {};
+    if (input == Space::kAttentionInput) return layer.attention_norm;
+    if (input == Space::kFfnInput) return layer.ffn_norm;
+    return {};
+  };
+  for (const Role role : kRoles) {
+    const RoleSpaces spaces = spaces_of(role);
+    const Basis output = basis_of(spaces.output, scales, index);
+    Linear& linear = layer[role];
+    change_input_basis(linear.weight, folded_gain(spaces.input), basis_of(spaces.input, scales, index));
+    change_output_basis(linear.weight, output);
+    change_basis(linear.bias, output);
+  }
+  if (residual_) {
+    std::ranges::fill(layer.attention_norm, 1.0F);
+    std::ranges::fill(layer.ffn_norm, 1.0F);
+  }
+  multiply_gain(layer.attention_norm, product(scales.attention_input, signs("attention input", index, config_.hidden)));
+  multiply_gain(layer.ffn_norm, product(scales.ffn_input, signs("ffn input", index, config_.hidden)));
+
+  layer.key_center = centers.key;
+  if (online_.query_key) {
+    Basis keys;
+    keys.rotate(Orthogonal::blocks(config_.kv_heads, *online_.query_key));
+    change_basis(layer.key_center, keys);
+  }
+  layer.value_center = centers.value;
+  change_basis(layer.value_center, basis_of(Space::kValue, scales, index));
+}
+
+}  // namespace quarot
