@@ -1,5 +1,6 @@
-// Portable loops, several instruction sets: the compiler makes one clone of the function for each and the
-// loader picks. With -ffp-contract=off all clones give the same bits. Hand-written kernels live in kernels/.
+// Portable loops, several instruction sets: the compiler makes one clone of the function for each
+// and the loader picks. With -ffp-contract=off all clones give the same bits. Hand-written kernels
+// live in kernels/.
 #pragma once
 
 #if defined(__has_feature)

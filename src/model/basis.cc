@@ -13,7 +13,8 @@ constexpr int64_t kBlock = 256;
 void multiply(MatrixView<double> rows, std::span<const double> diagonal, bool invert) {
   for (int64_t r = 0; r < rows.rows(); ++r) {
     double* row = rows.row_data(r);
-    for (size_t i = 0; i < diagonal.size(); ++i) row[i] = invert ? row[i] / diagonal[i] : row[i] * diagonal[i];
+    for (size_t i = 0; i < diagonal.size(); ++i)
+      row[i] = invert ? row[i] / diagonal[i] : row[i] * diagonal[i];
   }
 }
 
@@ -90,7 +91,8 @@ void change_basis(std::vector<float>& values, const Basis& basis) {
   BasicMatrix<double> row(1, static_cast<int64_t>(values.size()));
   std::ranges::copy(values, row.elements().begin());
   basis.apply(row.view());
-  std::ranges::transform(row.elements(), values.begin(), [](double x) { return static_cast<float>(x); });
+  std::ranges::transform(row.elements(), values.begin(),
+                         [](double x) { return static_cast<float>(x); });
 }
 
 }  // namespace quarot

@@ -1,5 +1,6 @@
-// A basis of one space, x̃ = B·x, B a product of diagonals and orthogonal operators; and what a change of
-// basis does to a linear: W̃ = B_out·W·B_in⁻¹, b̃ = B_out·b. DESIGN.md, section 2. All in float64.
+// A basis of one space, x̃ = B·x, B a product of diagonals and orthogonal operators; and what a
+// change of basis does to a linear: W̃ = B_out·W·B_in⁻¹, b̃ = B_out·b. DESIGN.md, section 2. All in
+// float64.
 #pragma once
 
 #include <span>
@@ -19,7 +20,7 @@ class Basis {
 
   bool is_identity() const { return factors_.empty(); }
 
-  void apply(MatrixView<double> rows) const;                    // every row x ← B·x
+  void apply(MatrixView<double> rows) const;                     // every row x ← B·x
   void apply_inverse_transposed(MatrixView<double> rows) const;  // every row w ← B⁻ᵀ·w
 
  private:

@@ -65,11 +65,12 @@ class Llama2cCheckpoint final : public Checkpoint {
   Result<std::unique_ptr<Tokenizer>> open_tokenizer() const override {
     const fs::path folder = path().parent_path();
     const std::string vocab = std::to_string(file_->header().vocab);
-    for (const std::string& name : {"tok" + vocab + ".bin", "tok" + vocab + ".model", std::string("tokenizer.bin"),
-                                    std::string("tokenizer.model")}) {
+    for (const std::string& name : {"tok" + vocab + ".bin", "tok" + vocab + ".model",
+                                    std::string("tokenizer.bin"), std::string("tokenizer.model")}) {
       if (fs::exists(folder / name)) return quarot::open_tokenizer(folder / name);
     }
-    return error(ErrorCode::kNotFound, "{}: no tokenizer beside it; expected tok{}.bin, tokenizer.bin or tokenizer.model",
+    return error(ErrorCode::kNotFound,
+                 "{}: no tokenizer beside it; expected tok{}.bin, tokenizer.bin or tokenizer.model",
                  path().string(), vocab);
   }
 
@@ -81,7 +82,9 @@ class Llama2cCheckpoint final : public Checkpoint {
 
 Result<std::unique_ptr<Checkpoint>> open_folder(const fs::path& folder) {
   if (!fs::exists(folder / "config.json")) {
-    return error(ErrorCode::kNotFound, "{}: no config.json in this folder; expected a Hugging Face model", folder.string());
+    return error(ErrorCode::kNotFound,
+                 "{}: no config.json in this folder; expected a Hugging Face model",
+                 folder.string());
   }
   return HuggingFaceCheckpoint::open(folder, folder);
 }
@@ -90,7 +93,8 @@ Result<std::unique_ptr<Checkpoint>> open_folder(const fs::path& folder) {
 
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const fs::path& path) {
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) return error(ErrorCode::kNotFound, "{}: no such file or folder", path.string());
+  if (!fs::exists(path, ignored))
+    return error(ErrorCode::kNotFound, "{}: no such file or folder", path.string());
   if (fs::is_directory(path, ignored)) return open_folder(path);
   const std::string extension = path.extension().string();
   if (extension == ".gguf") return open_gguf_checkpoint(path);
@@ -103,7 +107,8 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const fs::path& path) {
     return HuggingFaceCheckpoint::open(path.parent_path(), path);
   }
   return error(ErrorCode::kUnsupported,
-               "{}: not a model file known here; expected a Hugging Face folder, .safetensors, .gguf or llama2.c .bin",
+               "{}: not a model file known here; expected a Hugging Face folder, .safetensors, "
+               ".gguf or llama2.c .bin",
                path.string());
 }
 

@@ -1,5 +1,5 @@
-// A model as it lies on disk, whatever the format: its config in Hugging Face's terms, its tensors under
-// Hugging Face's names and row order, its tokenizer.
+// A model as it lies on disk, whatever the format: its config in Hugging Face's terms, its tensors
+// under Hugging Face's names and row order, its tokenizer.
 #pragma once
 
 #include <filesystem>
@@ -28,8 +28,9 @@ class Checkpoint {
   virtual const std::optional<nlohmann::json>& manifest() const = 0;
 };
 
-// MODEL of the command line: a Hugging Face folder (or the config.json, .safetensors or index in it), a .gguf file,
-// a llama2.c .bin (its tokenizer beside it: tok512.bin, tokenizer.bin or tokenizer.model).
+// MODEL of the command line: a Hugging Face folder (or the config.json, .safetensors or index in
+// it), a .gguf file, a llama2.c .bin (its tokenizer beside it: tok512.bin, tokenizer.bin or
+// tokenizer.model).
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path);
 
 }  // namespace quarot

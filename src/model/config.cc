@@ -27,7 +27,7 @@ Status read_dimensions(const JsonFields& json, ModelConfig& config) {
     int64_t ModelConfig::*member;
   };
   constexpr Field kFields[] = {
-      {"hidden_size", &ModelConfig::hidden},      {"num_hidden_layers", &ModelConfig::layers},
+      {"hidden_size", &ModelConfig::hidden},        {"num_hidden_layers", &ModelConfig::layers},
       {"num_attention_heads", &ModelConfig::heads}, {"intermediate_size", &ModelConfig::ffn},
       {"vocab_size", &ModelConfig::vocab},
   };
@@ -36,21 +36,25 @@ Status read_dimensions(const JsonFields& json, ModelConfig& config) {
     QUAROT_RETURN_IF_ERROR(check_dimension(json, field.name, config.*field.member));
   }
   if (config.layers > 4096) {
-    return error(ErrorCode::kCorrupt, "{}: {} layers, expected at most 4096", json.where(), config.layers);
+    return error(ErrorCode::kCorrupt, "{}: {} layers, expected at most 4096", json.where(),
+                 config.layers);
   }
-  QUAROT_ASSIGN_OR_RETURN(config.kv_heads, json.optional<int64_t>("num_key_value_heads", config.heads));
-  QUAROT_ASSIGN_OR_RETURN(config.head_dim, json.optional<int64_t>("head_dim", config.hidden / config.heads));
-  QUAROT_ASSIGN_OR_RETURN(config.max_positions, json.optional<int64_t>("max_position_embeddings", 2048));
+  QUAROT_ASSIGN_OR_RETURN(config.kv_heads,
+                          json.optional<int64_t>("num_key_value_heads", config.heads));
+  QUAROT_ASSIGN_OR_RETURN(config.head_dim,
+                          json.optional<int64_t>("head_dim", config.hidden / config.heads));
+  QUAROT_ASSIGN_OR_RETURN(config.max_positions,
+                          json.optional<int64_t>("max_position_embeddings", 2048));
   QUAROT_RETURN_IF_ERROR(check_dimension(json, "num_key_value_heads", config.kv_heads));
   QUAROT_RETURN_IF_ERROR(check_dimension(json, "head_dim", config.head_dim));
   QUAROT_RETURN_IF_ERROR(check_dimension(json, "max_position_embeddings", config.max_positions));
   if (config.heads % config.kv_heads != 0) {
-    return error(ErrorCode::kCorrupt, "{}: {} attention heads do not share {} KV heads evenly", json.where(),
-                 config.heads, config.kv_heads);
+    return error(ErrorCode::kCorrupt, "{}: {} attention heads do not share {} KV heads evenly",
+                 json.where(), config.heads, config.kv_heads);
   }
   if (config.head_dim % 2 != 0) {
-    return error(ErrorCode::kUnsupported, "{}: head_dim is {}, expected an even number", json.where(),
-                 config.head_dim);
+    return error(ErrorCode::kUnsupported, "{}: head_dim is {}, expected an even number",
+                 json.where(), config.head_dim);
   }
   return {};
 }
@@ -69,22 +73,28 @@ int64_t ModelConfig::width(Space space) const {
     case Space::kResidual:
     case Space::kAttentionInput:
     case Space::kFfnInput:
-    case Space::kFinal: return hidden;
+    case Space::kFinal:
+      return hidden;
     case Space::kQuery:
-    case Space::kAttentionOutput: return heads * head_dim;
+    case Space::kAttentionOutput:
+      return heads * head_dim;
     case Space::kKey:
-    case Space::kValue: return kv_heads * head_dim;
+    case Space::kValue:
+      return kv_heads * head_dim;
     case Space::kGate:
     case Space::kUp:
-    case Space::kFfnHidden: return ffn;
-    case Space::kVocabulary: return vocab;
+    case Space::kFfnHidden:
+      return ffn;
+    case Space::kVocabulary:
+      return vocab;
   }
   return 0;
 }
 
 int64_t ModelConfig::parameters() const {
   int64_t layer = 2 * hidden;
-  for (const Role role : kRoles) layer += width(spaces_of(role).input) * width(spaces_of(role).output);
+  for (const Role role : kRoles)
+    layer += width(spaces_of(role).input) * width(spaces_of(role).output);
   return layers * layer + (tied_embeddings ? 1 : 2) * vocab * hidden + hidden;
 }
 
@@ -97,18 +107,21 @@ Result<ModelConfig> parse_config(const nlohmann::json& json, const std::string& 
   if (family == nullptr) {
     std::vector<std::string_view> known;
     for (const Family* f : families()) known.push_back(f->model_type);
-    return error(ErrorCode::kUnsupported, "{}: architecture \"{}\" is not supported; supported are {}", where,
-                 config.family, fmt::join(known, ", "));
+    return error(ErrorCode::kUnsupported,
+                 "{}: architecture \"{}\" is not supported; supported are {}", where, config.family,
+                 fmt::join(known, ", "));
   }
   QUAROT_RETURN_IF_ERROR(read_dimensions(fields, config));
   QUAROT_RETURN_IF_ERROR(check_activation(fields));
   QUAROT_ASSIGN_OR_RETURN(config.norm_eps, fields.optional<double>("rms_norm_eps", 1e-5));
-  QUAROT_ASSIGN_OR_RETURN(config.tied_embeddings, fields.optional<bool>("tie_word_embeddings", false));
+  QUAROT_ASSIGN_OR_RETURN(config.tied_embeddings,
+                          fields.optional<bool>("tie_word_embeddings", false));
   config.sliding_windows.assign(static_cast<size_t>(config.layers), 0);
   QUAROT_ASSIGN_OR_RETURN(config.rope, parse_rope(fields, config));
   QUAROT_RETURN_IF_ERROR(family->configure(fields, config));
   for (const int64_t window : config.sliding_windows) {
-    if (window < 0) return error(ErrorCode::kCorrupt, "{}: \"sliding_window\" is {}", where, window);
+    if (window < 0)
+      return error(ErrorCode::kCorrupt, "{}: \"sliding_window\" is {}", where, window);
   }
   return config;
 }

@@ -1,5 +1,6 @@
-// One declaration an architecture family: its linears, where the file keeps them, and what its config
-// says beyond the common. To add a family, add one file to families/ and its name to the list below.
+// One declaration an architecture family: its linears, where the file keeps them, and what its
+// config says beyond the common. To add a family, add one file to families/ and its name to the
+// list below.
 #pragma once
 
 #include <span>
@@ -12,8 +13,8 @@
 
 namespace quarot {
 
-// Where a linear's rows lie. Linears that name the same tensor share it: consecutive rows, in the order of
-// the declaration (a fused qkv_proj).
+// Where a linear's rows lie. Linears that name the same tensor share it: consecutive rows, in the
+// order of the declaration (a fused qkv_proj).
 struct LinearSpec {
   Role role;
   std::string_view tensor;  // under "model.layers.N.", without ".weight"

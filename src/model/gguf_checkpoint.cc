@@ -26,18 +26,12 @@ constexpr std::array kOuterNames = {
 };
 
 constexpr std::array kLayerNames = {
-    NamePair{"attn_norm", "input_layernorm"},
-    NamePair{"ffn_norm", "post_attention_layernorm"},
-    NamePair{"attn_q", "self_attn.q_proj"},
-    NamePair{"attn_k", "self_attn.k_proj"},
-    NamePair{"attn_v", "self_attn.v_proj"},
-    NamePair{"attn_qkv", "self_attn.qkv_proj"},
-    NamePair{"attn_output", "self_attn.o_proj"},
-    NamePair{"attn_q_norm", "self_attn.q_norm"},
-    NamePair{"attn_k_norm", "self_attn.k_norm"},
-    NamePair{"ffn_gate", "mlp.gate_proj"},
-    NamePair{"ffn_up", "mlp.up_proj"},
-    NamePair{"ffn_down", "mlp.down_proj"},
+    NamePair{"attn_norm", "input_layernorm"},    NamePair{"ffn_norm", "post_attention_layernorm"},
+    NamePair{"attn_q", "self_attn.q_proj"},      NamePair{"attn_k", "self_attn.k_proj"},
+    NamePair{"attn_v", "self_attn.v_proj"},      NamePair{"attn_qkv", "self_attn.qkv_proj"},
+    NamePair{"attn_output", "self_attn.o_proj"}, NamePair{"attn_q_norm", "self_attn.q_norm"},
+    NamePair{"attn_k_norm", "self_attn.k_norm"}, NamePair{"ffn_gate", "mlp.gate_proj"},
+    NamePair{"ffn_up", "mlp.up_proj"},           NamePair{"ffn_down", "mlp.down_proj"},
 };
 
 template <size_t N>
@@ -48,7 +42,8 @@ std::string_view translate(const std::array<NamePair, N>& names, std::string_vie
   return {};
 }
 
-// "blk.3.attn_q.weight" → "model.layers.3.self_attn.q_proj.weight"; empty for a name without counterpart.
+// "blk.3.attn_q.weight" → "model.layers.3.self_attn.q_proj.weight"; empty for a name without
+// counterpart.
 std::string hugging_face_name(std::string_view name, std::string_view architecture) {
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return {};
@@ -106,15 +101,17 @@ class RenamedTensors final : public TensorSource {
     if (!reorders_ || !turns(name)) return matrix;
     if (name.ends_with(".bias")) return transpose_bias(matrix);
     if (matrix.rows() % head_dim_ != 0) {
-      return error(ErrorCode::kCorrupt, "{}: tensor {} has {} rows, expected a multiple of head_dim {}",
-                   path().string(), stored, matrix.rows(), head_dim_);
+      return error(ErrorCode::kCorrupt,
+                   "{}: tensor {} has {} rows, expected a multiple of head_dim {}", path().string(),
+                   stored, matrix.rows(), head_dim_);
     }
     return undo_rope_order(matrix, head_dim_);
   }
   Result<Matrix> read_rows(std::string_view name, int64_t first, int64_t count) const override {
     QUAROT_ASSIGN_OR_RETURN(const std::string stored, stored_name(name));
     if (reorders_ && turns(name)) {
-      return error(ErrorCode::kUnsupported, "{}: tensor {} can only be read whole", path().string(), stored);
+      return error(ErrorCode::kUnsupported, "{}: tensor {} can only be read whole", path().string(),
+                   stored);
     }
     return file_->read_rows(stored, first, count);
   }
@@ -126,13 +123,15 @@ class RenamedTensors final : public TensorSource {
   }
   Result<std::string> stored_name(std::string_view name) const {
     const auto it = index_.find(std::string(name));
-    if (it == index_.end()) return error(ErrorCode::kNotFound, "{}: no tensor {}", path().string(), name);
+    if (it == index_.end())
+      return error(ErrorCode::kNotFound, "{}: no tensor {}", path().string(), name);
     return stored_names_[it->second];
   }
   Result<Matrix> transpose_bias(const Matrix& bias) const {
     if (bias.size() % head_dim_ != 0) {
-      return error(ErrorCode::kCorrupt, "{}: a bias of {} entries, expected a multiple of head_dim {}",
-                   path().string(), bias.size(), head_dim_);
+      return error(ErrorCode::kCorrupt,
+                   "{}: a bias of {} entries, expected a multiple of head_dim {}", path().string(),
+                   bias.size(), head_dim_);
     }
     Matrix column(bias.size(), 1);
     std::ranges::copy(bias.elements(), column.elements().begin());
@@ -182,9 +181,12 @@ class ConfigFromMetadata {
 
  private:
   Error missing(const std::string& key) const {
-    return error(ErrorCode::kCorrupt, "{}: metadata \"{}\" is missing or of the wrong type", file_->path().string(), key);
+    return error(ErrorCode::kCorrupt, "{}: metadata \"{}\" is missing or of the wrong type",
+                 file_->path().string(), key);
   }
-  std::optional<int64_t> integer(const std::string& key) const { return file_->get<int64_t>(prefix_ + key); }
+  std::optional<int64_t> integer(const std::string& key) const {
+    return file_->get<int64_t>(prefix_ + key);
+  }
   void copy_integer(const std::string& key, const char* name) {
     if (const auto value = integer(key)) json_[name] = *value;
   }
@@ -204,9 +206,10 @@ class ConfigFromMetadata {
     const auto type = file_->get<std::string>(prefix_ + "rope.scaling.type");
     if (type && *type != "none") {
       scaling["rope_type"] = *type;
-      for (const auto& [key, name] : {std::pair{"rope.scaling.factor", "factor"},
-                                      {"rope.scaling.attn_factor", "attention_factor"},
-                                      {"rope.scaling.original_context_length", "original_max_position_embeddings"}}) {
+      for (const auto& [key, name] :
+           {std::pair{"rope.scaling.factor", "factor"},
+            {"rope.scaling.attn_factor", "attention_factor"},
+            {"rope.scaling.original_context_length", "original_max_position_embeddings"}}) {
         if (const auto value = file_->get<double>(prefix_ + key)) scaling[name] = *value;
       }
     }
@@ -220,8 +223,8 @@ class ConfigFromMetadata {
     if (scaling.contains("long_factor")) {
       scaling["rope_type"] = "longrope";
       if (scaling.contains("original_max_position_embeddings")) {
-        json_["original_max_position_embeddings"] = static_cast<int64_t>(
-            scaling["original_max_position_embeddings"].get<double>());
+        json_["original_max_position_embeddings"] =
+            static_cast<int64_t>(scaling["original_max_position_embeddings"].get<double>());
         scaling.erase("original_max_position_embeddings");
       }
     }
@@ -231,7 +234,8 @@ class ConfigFromMetadata {
       const int64_t hidden = json_["hidden_size"].get<int64_t>();
       const int64_t head_dim = json_.value("head_dim", heads > 0 ? hidden / heads : 0);
       if (head_dim > 0 && *rotary != head_dim) {
-        json_["partial_rotary_factor"] = static_cast<double>(*rotary) / static_cast<double>(head_dim);
+        json_["partial_rotary_factor"] =
+            static_cast<double>(*rotary) / static_cast<double>(head_dim);
       }
     }
     return {};
@@ -254,7 +258,9 @@ class GgufCheckpoint final : public Checkpoint {
   const nlohmann::json& config() const override { return config_; }
   const TensorSource& tensors() const override { return tensors_; }
   const std::optional<nlohmann::json>& manifest() const override { return manifest_; }
-  Result<std::unique_ptr<Tokenizer>> open_tokenizer() const override { return quarot::open_tokenizer(*file_); }
+  Result<std::unique_ptr<Tokenizer>> open_tokenizer() const override {
+    return quarot::open_tokenizer(*file_);
+  }
 
  private:
   std::unique_ptr<GgufFile> file_;

@@ -1,5 +1,5 @@
-// Reading JSON files and their fields without exceptions: what is missing or of the wrong type is an
-// error that names the file and the field.
+// Reading JSON files and their fields without exceptions: what is missing or of the wrong type is
+// an error that names the file and the field.
 #pragma once
 
 #include <filesystem>
@@ -24,7 +24,8 @@ inline Result<nlohmann::json> parse_json(std::string_view text, const std::strin
   };
   nlohmann::json json = nlohmann::json::parse(text, watch, false);
   if (too_deep) {
-    return error(ErrorCode::kCorrupt, "{}: JSON nested deeper than {} levels", where, kMaxJsonDepth);
+    return error(ErrorCode::kCorrupt, "{}: JSON nested deeper than {} levels", where,
+                 kMaxJsonDepth);
   }
   if (json.is_discarded()) return error(ErrorCode::kCorrupt, "{}: not valid JSON", where);
   return json;
@@ -89,10 +90,12 @@ class JsonFields {
     if constexpr (std::is_same_v<T, double>) return value.is_number();
     if constexpr (std::is_same_v<T, int64_t>) return fits_int64(value);
     if constexpr (std::is_same_v<T, std::vector<double>>) {
-      return value.is_array() && std::ranges::all_of(value, [](const auto& v) { return v.is_number(); });
+      return value.is_array() &&
+             std::ranges::all_of(value, [](const auto& v) { return v.is_number(); });
     }
     if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      return value.is_array() && std::ranges::all_of(value, [](const auto& v) { return v.is_string(); });
+      return value.is_array() &&
+             std::ranges::all_of(value, [](const auto& v) { return v.is_string(); });
     }
   }
   static bool fits_int64(const nlohmann::json& value) {

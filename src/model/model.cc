@@ -11,26 +11,31 @@ namespace quarot {
 
 namespace {
 
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
-Status check_shape(const TensorSource& tensors, const std::string& name, const std::vector<int64_t>& expected) {
+Status check_shape(const TensorSource& tensors, const std::string& name,
+                   const std::vector<int64_t>& expected) {
   const TensorInfo* info = tensors.find(name);
   if (info == nullptr) {
     return error(ErrorCode::kCorrupt, "{}: tensor {} is missing", tensors.path().string(), name);
   }
   if (info->shape != expected) {
-    return error(ErrorCode::kCorrupt, "{}: tensor {} has shape {}, expected {}", tensors.path().string(), name,
-                 shape_text(info->shape), shape_text(expected));
+    return error(ErrorCode::kCorrupt, "{}: tensor {} has shape {}, expected {}",
+                 tensors.path().string(), name, shape_text(info->shape), shape_text(expected));
   }
   return {};
 }
 
-Result<Matrix> read_matrix(const TensorSource& tensors, const std::string& name, int64_t rows, int64_t cols) {
+Result<Matrix> read_matrix(const TensorSource& tensors, const std::string& name, int64_t rows,
+                           int64_t cols) {
   QUAROT_RETURN_IF_ERROR(check_shape(tensors, name, {rows, cols}));
   return tensors.read(name);
 }
 
-Result<std::vector<float>> read_vector(const TensorSource& tensors, const std::string& name, int64_t size) {
+Result<std::vector<float>> read_vector(const TensorSource& tensors, const std::string& name,
+                                       int64_t size) {
   QUAROT_RETURN_IF_ERROR(check_shape(tensors, name, {size}));
   QUAROT_ASSIGN_OR_RETURN(const Matrix values, tensors.read(name));
   return std::vector<float>(values.elements().begin(), values.elements().end());
@@ -63,10 +68,12 @@ class LinearReader {
 
  private:
   Status load(const LinearPlace& place, int64_t in) {
-    QUAROT_ASSIGN_OR_RETURN(weight_, read_matrix(*tensors_, place.tensor + ".weight", place.total_rows, in));
+    QUAROT_ASSIGN_OR_RETURN(weight_,
+                            read_matrix(*tensors_, place.tensor + ".weight", place.total_rows, in));
     bias_.clear();
     if (tensors_->find(place.tensor + ".bias") != nullptr) {
-      QUAROT_ASSIGN_OR_RETURN(bias_, read_vector(*tensors_, place.tensor + ".bias", place.total_rows));
+      QUAROT_ASSIGN_OR_RETURN(bias_,
+                              read_vector(*tensors_, place.tensor + ".bias", place.total_rows));
     }
     name_ = place.tensor;
     return {};
@@ -104,14 +111,17 @@ LinearPlace place_of(const ModelConfig& config, int64_t layer, Role role) {
 
 Result<Model> load_outer(const Checkpoint& checkpoint) {
   Model model;
-  QUAROT_ASSIGN_OR_RETURN(model.config, parse_config(checkpoint.config(), checkpoint.path().string()));
+  QUAROT_ASSIGN_OR_RETURN(model.config,
+                          parse_config(checkpoint.config(), checkpoint.path().string()));
   const ModelConfig& config = model.config;
   const TensorSource& tensors = checkpoint.tensors();
-  QUAROT_ASSIGN_OR_RETURN(model.embedding,
-                          read_matrix(tensors, "model.embed_tokens.weight", config.vocab, config.hidden));
-  QUAROT_ASSIGN_OR_RETURN(model.final_norm, read_vector(tensors, "model.norm.weight", config.hidden));
+  QUAROT_ASSIGN_OR_RETURN(model.embedding, read_matrix(tensors, "model.embed_tokens.weight",
+                                                       config.vocab, config.hidden));
+  QUAROT_ASSIGN_OR_RETURN(model.final_norm,
+                          read_vector(tensors, "model.norm.weight", config.hidden));
   if (!config.tied_embeddings) {
-    QUAROT_ASSIGN_OR_RETURN(model.lm_head, read_matrix(tensors, "lm_head.weight", config.vocab, config.hidden));
+    QUAROT_ASSIGN_OR_RETURN(model.lm_head,
+                            read_matrix(tensors, "lm_head.weight", config.vocab, config.hidden));
   }
   return model;
 }

@@ -21,11 +21,12 @@ struct Layer {
   std::array<Linear, kRoles.size()> linears;
   std::vector<float> attention_norm;  // [hidden] gains
   std::vector<float> ffn_norm;
-  std::vector<float> query_norm;      // [head_dim], empty without query_key_norm
+  std::vector<float> query_norm;  // [head_dim], empty without query_key_norm
   std::vector<float> key_norm;
 
-  // Constants subtracted from K (after RoPE and R3) and V (after R2) before they are cached, [kv_heads · head_dim];
-  // empty: none. Attention does not see K's; V's is in o_proj's bias. DESIGN.md, section 4.
+  // Constants subtracted from K (after RoPE and R3) and V (after R2) before they are cached,
+  // [kv_heads · head_dim]; empty: none. Attention does not see K's; V's is in o_proj's bias.
+  // DESIGN.md, section 4.
   std::vector<float> key_center;
   std::vector<float> value_center;
 
@@ -43,10 +44,10 @@ struct OnlineTransforms {
 
 struct Model {
   ModelConfig config;
-  Matrix embedding;              // [vocab, hidden]
+  Matrix embedding;  // [vocab, hidden]
   std::vector<Layer> layers;
   std::vector<float> final_norm;
-  Matrix lm_head;                // [vocab, hidden]; empty: the embedding is used
+  Matrix lm_head;  // [vocab, hidden]; empty: the embedding is used
   OnlineTransforms online;
 
   const Matrix& head() const { return lm_head.empty() ? embedding : lm_head; }

@@ -23,11 +23,13 @@ Status scale_llama3(const JsonFields& json, RopeConfig& rope) {
   QUAROT_ASSIGN_OR_RETURN(const double original,
                           json.required<double>("original_max_position_embeddings"));
   if (!(factor > 0) || !(high > low) || !(original > 0)) {
-    return error(ErrorCode::kCorrupt, "{}: llama3 needs factor > 0 and high_freq_factor > low_freq_factor",
+    return error(ErrorCode::kCorrupt,
+                 "{}: llama3 needs factor > 0 and high_freq_factor > low_freq_factor",
                  json.where());
   }
   for (double& frequency : rope.inverse_frequency) {
-    const double turns = original * frequency / (2 * std::numbers::pi);  // over the original context
+    const double turns =
+        original * frequency / (2 * std::numbers::pi);  // over the original context
     if (turns < low) {
       frequency /= factor;
     } else if (turns <= high) {
@@ -38,8 +40,8 @@ Status scale_llama3(const JsonFields& json, RopeConfig& rope) {
   return {};
 }
 
-// YaRN (Peng et al. 2023): interpolates between frequencies divided by `factor` and kept ones, by the number of
-// turns a frequency makes over the original context.
+// YaRN (Peng et al. 2023): interpolates between frequencies divided by `factor` and kept ones, by
+// the number of turns a frequency makes over the original context.
 Status scale_yarn(const JsonFields& json, const ModelConfig& config, RopeConfig& rope) {
   QUAROT_ASSIGN_OR_RETURN(const double factor, json.required<double>("factor"));
   QUAROT_ASSIGN_OR_RETURN(const double fast, json.optional<double>("beta_fast", 32));
@@ -47,9 +49,11 @@ Status scale_yarn(const JsonFields& json, const ModelConfig& config, RopeConfig&
   QUAROT_ASSIGN_OR_RETURN(const double original,
                           json.optional<double>("original_max_position_embeddings",
                                                 static_cast<double>(config.max_positions)));
-  QUAROT_ASSIGN_OR_RETURN(const std::optional<double> attention, json.optional<double>("attention_factor"));
+  QUAROT_ASSIGN_OR_RETURN(const std::optional<double> attention,
+                          json.optional<double>("attention_factor"));
   if (!(factor > 0) || !(original > 0) || !(rope.theta > 1)) {
-    return error(ErrorCode::kCorrupt, "{}: yarn needs a factor above 0 and rope_theta above 1", json.where());
+    return error(ErrorCode::kCorrupt, "{}: yarn needs a factor above 0 and rope_theta above 1",
+                 json.where());
   }
   const auto dim = static_cast<double>(rope.rotary_dim);
   const auto dimension_of = [&](double turns) {
@@ -65,24 +69,28 @@ Status scale_yarn(const JsonFields& json, const ModelConfig& config, RopeConfig&
   return {};
 }
 
-Status divide(std::vector<double>& frequency, const std::vector<double>& factors, const JsonFields& json,
-              std::string_view name) {
+Status divide(std::vector<double>& frequency, const std::vector<double>& factors,
+              const JsonFields& json, std::string_view name) {
   if (factors.size() != frequency.size()) {
     return error(ErrorCode::kCorrupt, "{}: {} has {} entries, expected {}", json.where(), name,
                  factors.size(), frequency.size());
   }
   for (size_t i = 0; i < frequency.size(); ++i) {
-    if (!(factors[i] > 0)) return error(ErrorCode::kCorrupt, "{}: {} has an entry not above 0", json.where(), name);
+    if (!(factors[i] > 0))
+      return error(ErrorCode::kCorrupt, "{}: {} has an entry not above 0", json.where(), name);
     frequency[i] /= factors[i];
   }
   return {};
 }
 
-// LongRoPE (Ding et al. 2024), as Phi-3 uses it: one list of factors up to the original context, one beyond.
+// LongRoPE (Ding et al. 2024), as Phi-3 uses it: one list of factors up to the original context,
+// one beyond.
 Status scale_longrope(const JsonFields& json, const JsonFields& outer, const ModelConfig& config,
                       RopeConfig& rope) {
-  QUAROT_ASSIGN_OR_RETURN(const auto short_factor, json.required<std::vector<double>>("short_factor"));
-  QUAROT_ASSIGN_OR_RETURN(const auto long_factor, json.required<std::vector<double>>("long_factor"));
+  QUAROT_ASSIGN_OR_RETURN(const auto short_factor,
+                          json.required<std::vector<double>>("short_factor"));
+  QUAROT_ASSIGN_OR_RETURN(const auto long_factor,
+                          json.required<std::vector<double>>("long_factor"));
   QUAROT_ASSIGN_OR_RETURN(std::optional<int64_t> original,
                           outer.optional<int64_t>("original_max_position_embeddings"));
   if (!original) {
@@ -90,13 +98,15 @@ Status scale_longrope(const JsonFields& json, const JsonFields& outer, const Mod
   }
   rope.original_positions = original.value_or(config.max_positions);
   if (rope.original_positions < 2) {
-    return error(ErrorCode::kCorrupt, "{}: original_max_position_embeddings is below 2", json.where());
+    return error(ErrorCode::kCorrupt, "{}: original_max_position_embeddings is below 2",
+                 json.where());
   }
   rope.long_inverse_frequency = rope.inverse_frequency;
   QUAROT_RETURN_IF_ERROR(divide(rope.inverse_frequency, short_factor, json, "short_factor"));
   QUAROT_RETURN_IF_ERROR(divide(rope.long_inverse_frequency, long_factor, json, "long_factor"));
 
-  QUAROT_ASSIGN_OR_RETURN(const std::optional<double> given, json.optional<double>("attention_factor"));
+  QUAROT_ASSIGN_OR_RETURN(const std::optional<double> given,
+                          json.optional<double>("attention_factor"));
   const auto base = static_cast<double>(rope.original_positions);
   const double stretch = static_cast<double>(config.max_positions) / base;
   const double computed = stretch > 1 ? std::sqrt(1 + std::log(stretch) / std::log(base)) : 1;
@@ -112,11 +122,12 @@ Status scale(std::string_view type, const JsonFields& json, const JsonFields& ou
   if (type == "longrope" || type == "su") return scale_longrope(json, outer, config, rope);
   if (type == "linear") {
     QUAROT_ASSIGN_OR_RETURN(const double factor, json.required<double>("factor"));
-    return divide(rope.inverse_frequency, std::vector<double>(rope.inverse_frequency.size(), factor), json,
-                  "factor");
+    return divide(rope.inverse_frequency,
+                  std::vector<double>(rope.inverse_frequency.size(), factor), json, "factor");
   }
   return error(ErrorCode::kUnsupported,
-               "{}: RoPE type \"{}\" is not supported; supported are default, linear, llama3, yarn, longrope",
+               "{}: RoPE type \"{}\" is not supported; supported are default, linear, llama3, "
+               "yarn, longrope",
                json.where(), type);
 }
 
@@ -126,15 +137,19 @@ Result<RopeConfig> parse_rope(const JsonFields& json, const ModelConfig& config)
   const char* key = json.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   QUAROT_ASSIGN_OR_RETURN(const JsonFields inner, json.object(key));
   QUAROT_ASSIGN_OR_RETURN(const double outer_theta, json.optional<double>("rope_theta", 10000));
-  QUAROT_ASSIGN_OR_RETURN(const double outer_partial, json.optional<double>("partial_rotary_factor", 1));
+  QUAROT_ASSIGN_OR_RETURN(const double outer_partial,
+                          json.optional<double>("partial_rotary_factor", 1));
   RopeConfig rope;
   QUAROT_ASSIGN_OR_RETURN(rope.theta, inner.optional<double>("rope_theta", outer_theta));
-  QUAROT_ASSIGN_OR_RETURN(const double partial, inner.optional<double>("partial_rotary_factor", outer_partial));
-  QUAROT_ASSIGN_OR_RETURN(const std::string old_type, inner.optional<std::string>("type", "default"));
-  QUAROT_ASSIGN_OR_RETURN(const std::string type, inner.optional<std::string>("rope_type", old_type));
+  QUAROT_ASSIGN_OR_RETURN(const double partial,
+                          inner.optional<double>("partial_rotary_factor", outer_partial));
+  QUAROT_ASSIGN_OR_RETURN(const std::string old_type,
+                          inner.optional<std::string>("type", "default"));
+  QUAROT_ASSIGN_OR_RETURN(const std::string type,
+                          inner.optional<std::string>("rope_type", old_type));
   if (!(partial > 0 && partial <= 1) || !(rope.theta > 0) || !std::isfinite(rope.theta)) {
-    return error(ErrorCode::kCorrupt, "{}: expected rope_theta > 0 and 0 < partial_rotary_factor <= 1",
-                 json.where());
+    return error(ErrorCode::kCorrupt,
+                 "{}: expected rope_theta > 0 and 0 < partial_rotary_factor <= 1", json.where());
   }
   rope.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * partial) / 2 * 2;
   rope.inverse_frequency = plain_frequencies(rope.theta, rope.rotary_dim);

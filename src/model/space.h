@@ -24,8 +24,8 @@ enum class Space {
 };
 
 enum class Role { kQuery, kKey, kValue, kOutput, kGate, kUp, kDown };
-inline constexpr std::array kRoles = {Role::kQuery, Role::kKey,   Role::kValue, Role::kOutput,
-                                      Role::kGate,  Role::kUp,    Role::kDown};
+inline constexpr std::array kRoles = {Role::kQuery, Role::kKey, Role::kValue, Role::kOutput,
+                                      Role::kGate,  Role::kUp,  Role::kDown};
 
 struct RoleSpaces {
   std::string_view name;  // as the field calls the linear
@@ -36,35 +36,55 @@ struct RoleSpaces {
 // What each linear reads and writes. Every architecture's linears are one of these.
 constexpr RoleSpaces spaces_of(Role role) {
   switch (role) {
-    case Role::kQuery: return {"q_proj", Space::kAttentionInput, Space::kQuery};
-    case Role::kKey: return {"k_proj", Space::kAttentionInput, Space::kKey};
-    case Role::kValue: return {"v_proj", Space::kAttentionInput, Space::kValue};
-    case Role::kOutput: return {"o_proj", Space::kAttentionOutput, Space::kResidual};
-    case Role::kGate: return {"gate_proj", Space::kFfnInput, Space::kGate};
-    case Role::kUp: return {"up_proj", Space::kFfnInput, Space::kUp};
-    case Role::kDown: return {"down_proj", Space::kFfnHidden, Space::kResidual};
+    case Role::kQuery:
+      return {"q_proj", Space::kAttentionInput, Space::kQuery};
+    case Role::kKey:
+      return {"k_proj", Space::kAttentionInput, Space::kKey};
+    case Role::kValue:
+      return {"v_proj", Space::kAttentionInput, Space::kValue};
+    case Role::kOutput:
+      return {"o_proj", Space::kAttentionOutput, Space::kResidual};
+    case Role::kGate:
+      return {"gate_proj", Space::kFfnInput, Space::kGate};
+    case Role::kUp:
+      return {"up_proj", Space::kFfnInput, Space::kUp};
+    case Role::kDown:
+      return {"down_proj", Space::kFfnHidden, Space::kResidual};
   }
   return {};
 }
 
-// The spaces that quantised linears read: where activations are rotated, quantised, calibrated, measured.
-inline constexpr std::array kSites = {Space::kAttentionInput, Space::kAttentionOutput, Space::kFfnInput,
-                                      Space::kFfnHidden};
+// The spaces that quantised linears read: where activations are rotated, quantised, calibrated,
+// measured.
+inline constexpr std::array kSites = {Space::kAttentionInput, Space::kAttentionOutput,
+                                      Space::kFfnInput, Space::kFfnHidden};
 
 constexpr std::string_view space_name(Space space) {
   switch (space) {
-    case Space::kResidual: return "residual";
-    case Space::kAttentionInput: return "attention input";
-    case Space::kQuery: return "query";
-    case Space::kKey: return "key";
-    case Space::kValue: return "value";
-    case Space::kAttentionOutput: return "attention output";
-    case Space::kFfnInput: return "ffn input";
-    case Space::kGate: return "gate";
-    case Space::kUp: return "up";
-    case Space::kFfnHidden: return "ffn hidden";
-    case Space::kFinal: return "final";
-    case Space::kVocabulary: return "vocabulary";
+    case Space::kResidual:
+      return "residual";
+    case Space::kAttentionInput:
+      return "attention input";
+    case Space::kQuery:
+      return "query";
+    case Space::kKey:
+      return "key";
+    case Space::kValue:
+      return "value";
+    case Space::kAttentionOutput:
+      return "attention output";
+    case Space::kFfnInput:
+      return "ffn input";
+    case Space::kGate:
+      return "gate";
+    case Space::kUp:
+      return "up";
+    case Space::kFfnHidden:
+      return "ffn hidden";
+    case Space::kFinal:
+      return "final";
+    case Space::kVocabulary:
+      return "vocabulary";
   }
   return "";
 }

@@ -23,9 +23,12 @@ constexpr std::pair<std::string_view, bool TransformSpec::*> kFlags[] = {
 
 Orthogonal residual_basis(const TransformSpec& spec, int64_t size) {
   switch (spec.kind) {
-    case BasisKind::kHadamard: return Orthogonal::randomised_hadamard(size, spec.seed);
-    case BasisKind::kPlainHadamard: return Orthogonal::hadamard(size);
-    case BasisKind::kRandom: return Orthogonal::random(size, spec.seed);
+    case BasisKind::kHadamard:
+      return Orthogonal::randomised_hadamard(size, spec.seed);
+    case BasisKind::kPlainHadamard:
+      return Orthogonal::hadamard(size);
+    case BasisKind::kRandom:
+      return Orthogonal::random(size, spec.seed);
   }
   return Orthogonal::identity(size);
 }
@@ -51,13 +54,15 @@ std::vector<double> product(const std::vector<double>& a, const std::vector<doub
 }
 
 // Attention weights sum to one, so what leaves V returns through o_proj as a constant.
-void move_value_center_to_bias(const ModelConfig& config, const std::vector<float>& center, Linear& output) {
+void move_value_center_to_bias(const ModelConfig& config, const std::vector<float>& center,
+                               Linear& output) {
   if (center.empty()) return;
   const std::vector<float> constant = for_query_heads(config, center);
   output.bias.resize(static_cast<size_t>(output.weight.rows()), 0.0F);
   for (int64_t r = 0; r < output.weight.rows(); ++r) {
     double sum = output.bias[static_cast<size_t>(r)];
-    for (int64_t c = 0; c < output.weight.cols(); ++c) sum += double{output.weight(r, c)} * constant[static_cast<size_t>(c)];
+    for (int64_t c = 0; c < output.weight.cols(); ++c)
+      sum += double{output.weight(r, c)} * constant[static_cast<size_t>(c)];
     output.bias[static_cast<size_t>(r)] = static_cast<float>(sum);
   }
 }
@@ -71,12 +76,14 @@ void multiply_gain(std::vector<float>& gain, const std::vector<double>& scale) {
 void to_json(nlohmann::json& json, const TransformSpec& spec) {
   json = nlohmann::json::object();
   for (const auto& [name, member] : kFlags) json[std::string(name)] = spec.*member;
-  json["kind"] = std::ranges::find(kKindNames, spec.kind, [](const auto& row) { return row.first; })->second;
+  json["kind"] =
+      std::ranges::find(kKindNames, spec.kind, [](const auto& row) { return row.first; })->second;
   json["seed"] = spec.seed;
 }
 
 Result<TransformSpec> parse_transform_spec(const nlohmann::json& json, const std::string& where) {
-  if (!json.is_object()) return error(ErrorCode::kCorrupt, "{}: expected an object of transforms", where);
+  if (!json.is_object())
+    return error(ErrorCode::kCorrupt, "{}: expected an object of transforms", where);
   const JsonFields fields(json, where);
   TransformSpec spec;
   for (const auto& [name, member] : kFlags) {
@@ -85,13 +92,15 @@ Result<TransformSpec> parse_transform_spec(const nlohmann::json& json, const std
   QUAROT_ASSIGN_OR_RETURN(const std::string kind, fields.optional<std::string>("kind", "hadamard"));
   const auto row = std::ranges::find(kKindNames, kind, [](const auto& r) { return r.second; });
   if (row == std::end(kKindNames)) {
-    return error(ErrorCode::kCorrupt, "{}: kind \"{}\" is not hadamard, plain-hadamard or random", where, kind);
+    return error(ErrorCode::kCorrupt, "{}: kind \"{}\" is not hadamard, plain-hadamard or random",
+                 where, kind);
   }
   spec.kind = row->first;
   QUAROT_ASSIGN_OR_RETURN(const int64_t seed, fields.optional<int64_t>("seed", 0));
   spec.seed = static_cast<uint64_t>(seed);
   if (spec.residual && spec.norm_output) {
-    return error(ErrorCode::kInvalidArgument, "{}: residual and norm_output stand in each other's place; choose one", where);
+    return error(ErrorCode::kInvalidArgument,
+                 "{}: residual and norm_output stand in each other's place; choose one", where);
   }
   return spec;
 }
@@ -135,8 +144,12 @@ Basis Transformer::basis_of(Space space, const LayerScales& scales, int64_t inde
     case Space::kFinal:
       if (residual_) basis.rotate(*residual_);
       break;
-    case Space::kAttentionInput: norm_output(scales.attention_input, "attention input"); break;
-    case Space::kFfnInput: norm_output(scales.ffn_input, "ffn input"); break;
+    case Space::kAttentionInput:
+      norm_output(scales.attention_input, "attention input");
+      break;
+    case Space::kFfnInput:
+      norm_output(scales.ffn_input, "ffn input");
+      break;
     case Space::kValue:
       basis.scale(scales.value);
       if (value_) basis.rotate(Orthogonal::blocks(config_.kv_heads, *value_));
@@ -146,7 +159,9 @@ Basis Transformer::basis_of(Space space, const LayerScales& scales, int64_t inde
       if (value_) basis.rotate(Orthogonal::blocks(config_.heads, *value_));
       if (online_.heads) basis.rotate(*online_.heads);
       break;
-    case Space::kUp: basis.scale(scales.ffn_hidden); break;
+    case Space::kUp:
+      basis.scale(scales.ffn_hidden);
+      break;
     case Space::kFfnHidden:
       basis.scale(scales.ffn_hidden);
       if (online_.ffn) basis.rotate(*online_.ffn);
@@ -154,7 +169,8 @@ Basis Transformer::basis_of(Space space, const LayerScales& scales, int64_t inde
     case Space::kQuery:  // R3 is online on both sides of the scores
     case Space::kKey:
     case Space::kGate:
-    case Space::kVocabulary: break;
+    case Space::kVocabulary:
+      break;
   }
   return basis;
 }
@@ -167,7 +183,8 @@ void Transformer::transform_outer(Model& model) const {
   const Basis residual = basis_of(Space::kResidual, {}, 0);
   change_input_basis(model.lm_head, model.final_norm, residual);
   std::ranges::fill(model.final_norm, 1.0F);
-  // The embedding's rows are vectors of the residual stream; B⁻ᵀ = B, since this basis is orthogonal.
+  // The embedding's rows are vectors of the residual stream; B⁻ᵀ = B, since this basis is
+  // orthogonal.
   change_input_basis(model.embedding, {}, residual);
 }
 
@@ -184,7 +201,8 @@ void Transformer::transform_layer(Layer& layer, int64_t index, const LayerScales
     const RoleSpaces spaces = spaces_of(role);
     const Basis output = basis_of(spaces.output, scales, index);
     Linear& linear = layer[role];
-    change_input_basis(linear.weight, folded_gain(spaces.input), basis_of(spaces.input, scales, index));
+    change_input_basis(linear.weight, folded_gain(spaces.input),
+                       basis_of(spaces.input, scales, index));
     change_output_basis(linear.weight, output);
     change_basis(linear.bias, output);
   }
@@ -192,8 +210,10 @@ void Transformer::transform_layer(Layer& layer, int64_t index, const LayerScales
     std::ranges::fill(layer.attention_norm, 1.0F);
     std::ranges::fill(layer.ffn_norm, 1.0F);
   }
-  multiply_gain(layer.attention_norm, product(scales.attention_input, signs("attention input", index, config_.hidden)));
-  multiply_gain(layer.ffn_norm, product(scales.ffn_input, signs("ffn input", index, config_.hidden)));
+  multiply_gain(layer.attention_norm,
+                product(scales.attention_input, signs("attention input", index, config_.hidden)));
+  multiply_gain(layer.ffn_norm,
+                product(scales.ffn_input, signs("ffn input", index, config_.hidden)));
 
   layer.key_center = centers.key;
   if (online_.query_key) {

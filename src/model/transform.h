@@ -1,5 +1,5 @@
-// Moving a whole model into another basis: norm folding, fusing, and the transforms left online. The
-// function stays the same; DESIGN.md, sections 2 and 3.
+// Moving a whole model into another basis: norm folding, fusing, and the transforms left online.
+// The function stays the same; DESIGN.md, sections 2 and 3.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,16 +15,17 @@ enum class BasisKind {
   kRandom,         // Haar-random orthogonal
 };
 
-// Which bases change. The residual stream's is either fused (R1) or left alone, with the norms' outputs
-// rotated online instead.
+// Which bases change. The residual stream's is either fused (R1) or left alone, with the norms'
+// outputs rotated online instead.
 struct TransformSpec {
-  bool residual = false;     // R1, fused
-  bool norm_output = false;  // online, after the norm's gain
-  bool value = false;        // R2, fused into v_proj and o_proj
-  bool heads = false;        // across heads, online before o_proj
-  bool query_key = false;    // R3, online on q and k after RoPE
-  bool ffn = false;          // R4, online before down_proj
-  BasisKind kind = BasisKind::kHadamard;  // of the residual's or the norm outputs' basis; the others are plain Hadamards
+  bool residual = false;                  // R1, fused
+  bool norm_output = false;               // online, after the norm's gain
+  bool value = false;                     // R2, fused into v_proj and o_proj
+  bool heads = false;                     // across heads, online before o_proj
+  bool query_key = false;                 // R3, online on q and k after RoPE
+  bool ffn = false;                       // R4, online before down_proj
+  BasisKind kind = BasisKind::kHadamard;  // of the residual's or the norm outputs' basis; the
+                                          // others are plain Hadamards
   uint64_t seed = 0;
 
   bool any() const { return residual || norm_output || value || heads || query_key || ffn; }
@@ -42,13 +43,15 @@ struct LayerScales {
   std::vector<double> ffn_hidden;       // [ffn], folded into up_proj's rows
 };
 
-// Constants taken from K (after RoPE) and V of one layer before caching, in the original basis; empty: none.
+// Constants taken from K (after RoPE) and V of one layer before caching, in the original basis;
+// empty: none.
 struct LayerCenters {
   std::vector<float> key;    // [kv_heads · head_dim]
   std::vector<float> value;  // [kv_heads · head_dim]
 };
 
-// Applies one spec to a model piece by piece, so that a model larger than memory can be moved layer by layer.
+// Applies one spec to a model piece by piece, so that a model larger than memory can be moved layer
+// by layer.
 class Transformer {
  public:
   Transformer(const ModelConfig& config, const TransformSpec& spec);
@@ -57,7 +60,8 @@ class Transformer {
 
   // Embedding, final norm and lm_head. Tied embeddings are untied first where the two part ways.
   void transform_outer(Model& model) const;
-  void transform_layer(Layer& layer, int64_t index, const LayerScales& scales, const LayerCenters& centers) const;
+  void transform_layer(Layer& layer, int64_t index, const LayerScales& scales,
+                       const LayerCenters& centers) const;
 
  private:
   Basis basis_of(Space space, const LayerScales& scales, int64_t index) const;

@@ -1,5 +1,5 @@
-// The operations a forward pass is made of, executed on a backend's own memory. One interface, one meaning:
-// simulated float on the CPU, packed integers on the CPU, CUDA. DESIGN.md, section 7.
+// The operations a forward pass is made of, executed on a backend's own memory. One interface, one
+// meaning: simulated float on the CPU, packed integers on the CPU, CUDA. DESIGN.md, section 7.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace quarot {
 
 // Consecutive tokens of one sequence within a batch.
 struct SequenceChunk {
-  int sequence;        // from add_sequence()
-  int64_t first_row;   // of the batch
+  int sequence;       // from add_sequence()
+  int64_t first_row;  // of the batch
   int64_t count;
-  int64_t position;    // of its first token in the sequence; what came before is in the cache
+  int64_t position;  // of its first token in the sequence; what came before is in the cache
 };
 
 struct Batch {
@@ -39,22 +39,25 @@ class Backend {
   virtual int64_t cache_bytes() const = 0;
 
   // The fused operations, in the order of forward(). x is the residual stream [rows, hidden].
-  virtual void embed(const Batch& batch) = 0;                 // x ← embedding rows
-  virtual void normalize(int64_t layer, Space site) = 0;      // a ← quantise(H·rms_norm(x)), the input of `site`
-  virtual void project_qkv(int64_t layer) = 0;                // q, k, v ← a
-  virtual void append_cache(int64_t layer) = 0;               // q, k ← R3·RoPE(norm(·)); cache ← quantise(k − c_k), quantise(v − c_v)
-  virtual void attend(int64_t layer) = 0;                     // o ← softmax(q·Kᵀ/√head_dim)·V, causal
-  virtual void mix_heads(int64_t layer) = 0;                  // a ← quantise(H_heads·o)
-  virtual void project_output(int64_t layer) = 0;             // x ← x + o_proj(a)
-  virtual void project_gate_up(int64_t layer) = 0;            // g, u ← a
-  virtual void gate(int64_t layer) = 0;                       // a ← quantise(R4·(silu(g)·u))
-  virtual void project_down(int64_t layer) = 0;               // x ← x + down_proj(a)
+  virtual void embed(const Batch& batch) = 0;  // x ← embedding rows
+  virtual void normalize(int64_t layer,
+                         Space site) = 0;  // a ← quantise(H·rms_norm(x)), the input of `site`
+  virtual void project_qkv(int64_t layer) = 0;  // q, k, v ← a
+  virtual void append_cache(
+      int64_t layer) = 0;  // q, k ← R3·RoPE(norm(·)); cache ← quantise(k − c_k), quantise(v − c_v)
+  virtual void attend(int64_t layer) = 0;           // o ← softmax(q·Kᵀ/√head_dim)·V, causal
+  virtual void mix_heads(int64_t layer) = 0;        // a ← quantise(H_heads·o)
+  virtual void project_output(int64_t layer) = 0;   // x ← x + o_proj(a)
+  virtual void project_gate_up(int64_t layer) = 0;  // g, u ← a
+  virtual void gate(int64_t layer) = 0;             // a ← quantise(R4·(silu(g)·u))
+  virtual void project_down(int64_t layer) = 0;     // x ← x + down_proj(a)
 
   // logits [count, vocab] of rows first … first + count − 1 of the last batch.
   virtual void logits(int64_t first, int64_t count, MatrixRef out) = 0;
 };
 
-// Runs the layers over the batch and leaves the residual stream ready for logits(). Appends to the caches.
+// Runs the layers over the batch and leaves the residual stream ready for logits(). Appends to the
+// caches.
 void forward(Backend& backend, const Batch& batch);
 
 // kInvalidArgument for a token outside the vocabulary or chunks that do not tile the batch.

@@ -22,18 +22,21 @@ void forward(Backend& backend, const Batch& batch) {
 Status check_batch(const Batch& batch, const ModelConfig& config) {
   for (const Token token : batch.tokens) {
     if (token < 0 || token >= config.vocab) {
-      return error(ErrorCode::kInvalidArgument, "token {} is outside the vocabulary of {}", token, config.vocab);
+      return error(ErrorCode::kInvalidArgument, "token {} is outside the vocabulary of {}", token,
+                   config.vocab);
     }
   }
   int64_t row = 0;
   for (const SequenceChunk& chunk : batch.chunks) {
     if (chunk.first_row != row || chunk.count < 1 || chunk.position < 0) {
-      return error(ErrorCode::kInvalidArgument, "a batch's chunks must follow one another without gaps");
+      return error(ErrorCode::kInvalidArgument,
+                   "a batch's chunks must follow one another without gaps");
     }
     row += chunk.count;
   }
   if (row != batch.rows()) {
-    return error(ErrorCode::kInvalidArgument, "a batch of {} tokens whose chunks cover {}", batch.rows(), row);
+    return error(ErrorCode::kInvalidArgument, "a batch of {} tokens whose chunks cover {}",
+                 batch.rows(), row);
   }
   return {};
 }

@@ -38,12 +38,15 @@ int SimulatedBackend::add_sequence() {
   return static_cast<int>(slot - sequences_.begin());
 }
 
-void SimulatedBackend::drop_sequence(int sequence) { sequences_[static_cast<size_t>(sequence)] = Sequence(); }
+void SimulatedBackend::drop_sequence(int sequence) {
+  sequences_[static_cast<size_t>(sequence)] = Sequence();
+}
 
 int64_t SimulatedBackend::cache_bytes() const {
   int64_t elements = 0;
   for (const Sequence& sequence : sequences_) {
-    for (const LayerCache& cache : sequence.layers) elements += cache.keys.size() + cache.values.size();
+    for (const LayerCache& cache : sequence.layers)
+      elements += cache.keys.size() + cache.values.size();
   }
   return elements * static_cast<int64_t>(sizeof(float));
 }
@@ -52,7 +55,8 @@ void SimulatedBackend::embed(const Batch& batch) {
   batch_ = batch;
   x_.resize(batch.rows(), config().hidden);
   for_each_row(batch.rows(), [&](int64_t r) {
-    std::ranges::copy(model_->embedding.row(batch.tokens[static_cast<size_t>(r)]), x_.row(r).begin());
+    std::ranges::copy(model_->embedding.row(batch.tokens[static_cast<size_t>(r)]),
+                      x_.row(r).begin());
   });
   fill_rope_tables();
 }
@@ -79,8 +83,8 @@ void SimulatedBackend::observe(int64_t layer, Space space, ConstMatrixRef rows) 
   if (observer_ != nullptr) observer_->observe(layer, space, rows);
 }
 
-void SimulatedBackend::finish_site(int64_t layer, Space site, const std::optional<Orthogonal>& transform,
-                                   MatrixRef rows) {
+void SimulatedBackend::finish_site(int64_t layer, Space site,
+                                   const std::optional<Orthogonal>& transform, MatrixRef rows) {
   if (transform) transform->apply(rows);
   observe(layer, site, rows);
   simulate(precision_.activations, rows);
@@ -88,7 +92,8 @@ void SimulatedBackend::finish_site(int64_t layer, Space site, const std::optiona
 
 void SimulatedBackend::normalize(int64_t layer, Space site) {
   const Layer& weights = model_->layers[static_cast<size_t>(layer)];
-  const std::vector<float>& gain = site == Space::kAttentionInput ? weights.attention_norm : weights.ffn_norm;
+  const std::vector<float>& gain =
+      site == Space::kAttentionInput ? weights.attention_norm : weights.ffn_norm;
   input_.resize(x_.rows(), x_.cols());
   for_each_row(x_.rows(), [&](int64_t r) {
     rms_norm(x_.row(r), gain, static_cast<float>(config().norm_eps), input_.row(r));
@@ -118,7 +123,8 @@ void SimulatedBackend::rotate_heads(Matrix& rows, int64_t heads, const std::vect
     const float* cosine = cos_.row(r).data();
     const float* sine = sin_.row(r).data();
     for (int64_t h = 0; h < heads; ++h) {
-      const std::span<float> head = rows.row(r).subspan(static_cast<size_t>(h * head_dim), static_cast<size_t>(head_dim));
+      const std::span<float> head =
+          rows.row(r).subspan(static_cast<size_t>(h * head_dim), static_cast<size_t>(head_dim));
       if (!norm.empty()) rms_norm(head, norm, static_cast<float>(config().norm_eps), head);
       float* first = head.data();
       float* second = head.data() + half;
@@ -139,7 +145,8 @@ void SimulatedBackend::reserve(Sequence& sequence, int64_t layer, int64_t rows) 
   const int64_t capacity = std::max<int64_t>(rows, 2 * cache.keys.rows());
   for (Matrix* matrix : {&cache.keys, &cache.values}) {
     Matrix grown(capacity, config().width(Space::kKey));
-    for (int64_t r = 0; r < matrix->rows(); ++r) std::ranges::copy(matrix->row(r), grown.row(r).begin());
+    for (int64_t r = 0; r < matrix->rows(); ++r)
+      std::ranges::copy(matrix->row(r), grown.row(r).begin());
     *matrix = std::move(grown);
   }
 }
@@ -151,7 +158,8 @@ void SimulatedBackend::append_cache(int64_t layer) {
   observe(layer, Space::kQuery, query_);
   observe(layer, Space::kKey, key_);
   observe(layer, Space::kValue, value_);
-  const auto cache_rows = [&](Matrix& rows, const std::vector<float>& center, const CacheQuant& quant) {
+  const auto cache_rows = [&](Matrix& rows, const std::vector<float>& center,
+                              const CacheQuant& quant) {
     for_each_row(center.empty() ? 0 : rows.rows(), [&](int64_t r) {
       const std::span<float> row = rows.row(r);
       for (size_t i = 0; i < row.size(); ++i) row[i] -= center[i];
@@ -166,7 +174,8 @@ void SimulatedBackend::append_cache(int64_t layer) {
     LayerCache& cache = sequence.layers[static_cast<size_t>(layer)];
     for (int64_t r = 0; r < chunk.count; ++r) {
       std::ranges::copy(key_.row(chunk.first_row + r), cache.keys.row(chunk.position + r).begin());
-      std::ranges::copy(value_.row(chunk.first_row + r), cache.values.row(chunk.position + r).begin());
+      std::ranges::copy(value_.row(chunk.first_row + r),
+                        cache.values.row(chunk.position + r).begin());
     }
     sequence.length = chunk.position + chunk.count;
   }
@@ -182,18 +191,20 @@ void SimulatedBackend::attend(int64_t layer) {
   std::vector<Task> tasks;
   for (const SequenceChunk& chunk : batch_.chunks) {
     for (int64_t head = 0; head < config().heads; ++head) {
-      for (int64_t first = 0; first < chunk.count; first += kQueryBlock) tasks.push_back({&chunk, head, first});
+      for (int64_t first = 0; first < chunk.count; first += kQueryBlock)
+        tasks.push_back({&chunk, head, first});
     }
   }
   for_each_row(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
     const Task& task = tasks[static_cast<size_t>(i)];
-    attend_block(sequences_[static_cast<size_t>(task.chunk->sequence)], layer, *task.chunk, task.head, task.first);
+    attend_block(sequences_[static_cast<size_t>(task.chunk->sequence)], layer, *task.chunk,
+                 task.head, task.first);
   });
 }
 
 // Queries first … first + kQueryBlock of one head of one chunk.
-void SimulatedBackend::attend_block(const Sequence& sequence, int64_t layer, const SequenceChunk& chunk,
-                                    int64_t head, int64_t first) {
+void SimulatedBackend::attend_block(const Sequence& sequence, int64_t layer,
+                                    const SequenceChunk& chunk, int64_t head, int64_t first) {
   const LayerCache& cache = sequence.layers[static_cast<size_t>(layer)];
   const int64_t head_dim = config().head_dim;
   const int64_t count = std::min(kQueryBlock, chunk.count - first);
@@ -207,8 +218,9 @@ void SimulatedBackend::attend_block(const Sequence& sequence, int64_t layer, con
   };
   thread_local Matrix scores;
   scores.resize(count, keys);
-  matmul_transposed(ConstMatrixRef(query_).rows(chunk.first_row + first, count).cols(head * head_dim, head_dim),
-                    slice(cache.keys), scores);
+  matmul_transposed(
+      ConstMatrixRef(query_).rows(chunk.first_row + first, count).cols(head * head_dim, head_dim),
+      slice(cache.keys), scores);
   const float factor = 1.0F / std::sqrt(static_cast<float>(head_dim));
   for (int64_t q = 0; q < count; ++q) {
     const int64_t last = position + q - begin + 1;  // keys the query sees end here
@@ -231,7 +243,8 @@ void SimulatedBackend::mix_heads(int64_t layer) {
 void SimulatedBackend::project_output(int64_t layer) {
   const Linear& linear = model_->layers[static_cast<size_t>(layer)][Role::kOutput];
   matmul_transposed(attention_, linear.weight, x_, true);
-  if (!linear.bias.empty()) for_each_row(x_.rows(), [&](int64_t r) { add(linear.bias, x_.row(r)); });
+  if (!linear.bias.empty())
+    for_each_row(x_.rows(), [&](int64_t r) { add(linear.bias, x_.row(r)); });
 }
 
 void SimulatedBackend::project_gate_up(int64_t layer) {
@@ -248,13 +261,15 @@ void SimulatedBackend::gate(int64_t layer) {
 void SimulatedBackend::project_down(int64_t layer) {
   const Linear& linear = model_->layers[static_cast<size_t>(layer)][Role::kDown];
   matmul_transposed(gate_, linear.weight, x_, true);
-  if (!linear.bias.empty()) for_each_row(x_.rows(), [&](int64_t r) { add(linear.bias, x_.row(r)); });
+  if (!linear.bias.empty())
+    for_each_row(x_.rows(), [&](int64_t r) { add(linear.bias, x_.row(r)); });
 }
 
 void SimulatedBackend::logits(int64_t first, int64_t count, MatrixRef out) {
   input_.resize(count, config().hidden);
   for_each_row(count, [&](int64_t r) {
-    rms_norm(x_.row(first + r), model_->final_norm, static_cast<float>(config().norm_eps), input_.row(r));
+    rms_norm(x_.row(first + r), model_->final_norm, static_cast<float>(config().norm_eps),
+             input_.row(r));
   });
   matmul_transposed(input_, model_->head(), out);
 }

@@ -1,5 +1,5 @@
-// The reference backend: float32 on the CPU, every quantiser simulated (quantised and dequantised in place).
-// Any bits, any groups, any recipe; without quantisers it is the float model.
+// The reference backend: float32 on the CPU, every quantiser simulated (quantised and dequantised
+// in place). Any bits, any groups, any recipe; without quantisers it is the float model.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@ struct Precision {
   bool operator==(const Precision&) const = default;
 };
 
-// Sees the rows at a space of a layer, before they are quantised: for calibration and measurement. Spaces: the
-// sites (kSites), kQuery and kKey after RoPE and R3, kValue.
+// Sees the rows at a space of a layer, before they are quantised: for calibration and measurement.
+// Spaces: the sites (kSites), kQuery and kKey after RoPE and R3, kValue.
 class SiteObserver {
  public:
   virtual ~SiteObserver() = default;
@@ -54,7 +54,7 @@ class SimulatedBackend final : public Backend {
 
  private:
   struct LayerCache {
-    Matrix keys;    // [capacity, kv_heads · head_dim], as attention sees them
+    Matrix keys;  // [capacity, kv_heads · head_dim], as attention sees them
     Matrix values;
   };
   struct Sequence {
@@ -64,11 +64,13 @@ class SimulatedBackend final : public Backend {
   };
 
   void observe(int64_t layer, Space space, ConstMatrixRef rows);
-  void finish_site(int64_t layer, Space site, const std::optional<Orthogonal>& transform, MatrixRef rows);
+  void finish_site(int64_t layer, Space site, const std::optional<Orthogonal>& transform,
+                   MatrixRef rows);
   void project(const Linear& linear, ConstMatrixRef input, Matrix& output);
   void rotate_heads(Matrix& rows, int64_t heads, const std::vector<float>& norm);
   void reserve(Sequence& sequence, int64_t layer, int64_t rows);
-  void attend_block(const Sequence& sequence, int64_t layer, const SequenceChunk& chunk, int64_t head, int64_t first);
+  void attend_block(const Sequence& sequence, int64_t layer, const SequenceChunk& chunk,
+                    int64_t head, int64_t first);
   void fill_rope_tables();
 
   const Model* model_;

@@ -12,7 +12,8 @@ namespace quarot {
 
 namespace {
 
-// Sums run in this many independent lanes, added up at the end: the same order on every instruction set.
+// Sums run in this many independent lanes, added up at the end: the same order on every instruction
+// set.
 constexpr size_t kLanes = 16;
 
 using Lanes = std::array<float, kLanes>;
@@ -23,8 +24,8 @@ inline float sum(const Lanes& lanes) {
   return total;
 }
 
-// exp to about 1e-7 relative for x in [−87, 88]; clamped outside. x = n·ln 2 + r with |r| ≤ ln 2/2; a Taylor
-// polynomial of degree 7 for e^r, 2^n through the exponent bits.
+// exp to about 1e-7 relative for x in [−87, 88]; clamped outside. x = n·ln 2 + r with |r| ≤ ln 2/2;
+// a Taylor polynomial of degree 7 for e^r, 2^n through the exponent bits.
 inline float fast_exp(float x) {
   constexpr float kLog2E = 1.44269504F;
   constexpr float kLn2High = 0.693359375F;  // exact in 10 bits: n·kLn2High does not round
@@ -97,7 +98,8 @@ QUAROT_SIMD_CLONES void rms_norm(std::span<const float> x, std::span<const float
   for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * gain[i];
 }
 
-QUAROT_SIMD_CLONES void swiglu(std::span<const float> gate, std::span<const float> up, std::span<float> y) {
+QUAROT_SIMD_CLONES void swiglu(std::span<const float> gate, std::span<const float> up,
+                               std::span<float> y) {
   for (size_t i = 0; i < y.size(); ++i) y[i] = gate[i] / (1.0F + fast_exp(-gate[i])) * up[i];
 }
 

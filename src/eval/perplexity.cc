@@ -1,0 +1,207 @@
+#include "eval/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "runtime/vector_math.h"
+
+namespace quarot {
+
+namespace {
+
+constexpr int64_t kLogitRows = 128;  // rows of logits held at a time
+
+struct TokenScore {
+  double loss = 0;
+  double kl = 0;
+  bool agree = false;
+};
+
+int64_t argmax(std::span<const float> x) { return std::ranges::max_element(x) - x.begin(); }
+
+// KL(p ‖ q) of two rows of logits; both are left as probabilities' logarithms' inputs, unchanged.
+double divergence(std::span<const float> p, float p_lse, std::span<const float> q, float q_lse) {
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const float log_p = p[i] - p_lse;
+    if (log_p < -40) continue;  // below 1e-17: nothing in float32
+    sum += double{std::exp(log_p)} * (double{log_p} - (double{q[i]} - q_lse));
+  }
+  return sum;
+}
+
+class WindowScorer {
+ public:
+  WindowScorer(Backend& model, Backend* reference) : model_(&model), reference_(reference) {}
+
+  Result<std::vector<TokenScore>> score(const EvalWindow& window) {
+    run(*model_, window);
+    if (reference_ != nullptr) run(*reference_, window);
+    const int64_t rows = static_cast<int64_t>(window.tokens.size());
+    std::vector<TokenScore> scores(static_cast<size_t>(window.scored));
+    const int64_t first = rows - 1 - window.scored;  // the row that predicts the first scored token
+    for (int64_t done = 0; done < window.scored; done += kLogitRows) {
+      const int64_t count = std::min(kLogitRows, window.scored - done);
+      read_logits(*model_, first + done, count, logits_);
+      if (reference_ != nullptr) read_logits(*reference_, first + done, count, reference_logits_);
+      parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          const Token target = window.tokens[static_cast<size_t>(first + done + r + 1)];
+          scores[static_cast<size_t>(done + r)] = score_row(r, target);
+        }
+      });
+    }
+    return scores;
+  }
+
+ private:
+  static void run(Backend& backend, const EvalWindow& window) {
+    const int sequence = backend.add_sequence();
+    forward(backend,
+            {window.tokens, {{sequence, 0, static_cast<int64_t>(window.tokens.size()), 0}}});
+    backend.drop_sequence(sequence);
+  }
+
+  static void read_logits(Backend& backend, int64_t first, int64_t count, Matrix& out) {
+    out.resize(count, backend.config().vocab);
+    backend.logits(first, count, out);
+  }
+
+  TokenScore score_row(int64_t r, Token target) const {
+    const std::span<const float> row = logits_.row(r);
+    const float lse = log_sum_exp(row);
+    TokenScore score;
+    score.loss = double{lse} - row[static_cast<size_t>(target)];
+    if (reference_ != nullptr) {
+      const std::span<const float> truth = reference_logits_.row(r);
+      score.kl = divergence(truth, log_sum_exp(truth), row, lse);
+      score.agree = argmax(row) == argmax(truth);
+    }
+    return score;
+  }
+
+  Backend* model_;
+  Backend* reference_;
+  Matrix logits_, reference_logits_;
+};
+
+// The standard error of the mean of the values.
+double standard_error(const std::vector<double>& values) {
+  if (values.size() < 2) return 0;
+  const auto n = static_cast<double>(values.size());
+  double mean = 0;
+  for (const double v : values) mean += v / n;
+  double squares = 0;
+  for (const double v : values) squares += (v - mean) * (v - mean);
+  return std::sqrt(squares / (n - 1) / n);
+}
+
+Status check_options(const PerplexityOptions& options, std::optional<Token> bos) {
+  if (options.window < 2) {
+    return error(ErrorCode::kInvalidArgument, "a window of {} tokens, expected 2 or more",
+                 options.window);
+  }
+  if (options.protocol == Protocol::kStrided &&
+      (options.stride < 1 || options.stride >= options.window)) {
+    return error(ErrorCode::kInvalidArgument, "a stride of {}, expected 1 to {}", options.stride,
+                 options.window - 1);
+  }
+  if ((options.bos_each_window || options.protocol == Protocol::kLlamaCpp) && !bos) {
+    return error(ErrorCode::kInvalidArgument,
+                 "this protocol puts BOS before each window, but the tokenizer has none");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string describe(const PerplexityOptions& options) {
+  const std::string bos = options.bos_each_window ? ", BOS before each" : "";
+  switch (options.protocol) {
+    case Protocol::kPaper:
+      return fmt::format("paper: windows of {}, no overlap, {} losses each{}", options.window,
+                         options.window - 1, bos);
+    case Protocol::kStrided:
+      return fmt::format("strided: windows of {}, {} new losses each{}", options.window,
+                         options.stride, bos);
+    case Protocol::kLlamaCpp:
+      return fmt::format("llama.cpp: windows of {}, the last {} losses of each", options.window,
+                         options.window - 1 - options.window / 2);
+  }
+  return {};
+}
+
+Result<std::vector<EvalWindow>> cut_windows(std::span<const Token> text,
+                                            const PerplexityOptions& options,
+                                            std::optional<Token> bos) {
+  QUAROT_RETURN_IF_ERROR(check_options(options, bos));
+  if (text.size() < 2) {
+    return error(ErrorCode::kInvalidArgument, "the text has {} tokens, expected 2 or more",
+                 text.size());
+  }
+  const auto size = static_cast<int64_t>(text.size());
+  const int64_t extra = options.bos_each_window ? 1 : 0;
+  const int64_t body = std::min(options.window - extra, size);
+  const int64_t advance =
+      options.protocol == Protocol::kStrided ? std::min(options.stride, body) : body;
+  std::vector<EvalWindow> windows;
+  for (int64_t begin = 0; begin + body <= size; begin += advance) {
+    if (options.max_windows > 0 && static_cast<int64_t>(windows.size()) == options.max_windows)
+      break;
+    EvalWindow window;
+    if (extra != 0) window.tokens.push_back(*bos);
+    const auto piece = text.subspan(static_cast<size_t>(begin), static_cast<size_t>(body));
+    window.tokens.insert(window.tokens.end(), piece.begin(), piece.end());
+    window.scored = static_cast<int64_t>(window.tokens.size()) - 1;
+    if (options.protocol == Protocol::kStrided && begin > 0) window.scored = advance;
+    if (options.protocol == Protocol::kLlamaCpp) {
+      window.tokens[0] = *bos;
+      window.scored = std::max<int64_t>(body - 1 - body / 2, 1);
+    }
+    windows.push_back(std::move(window));
+  }
+  return windows;
+}
+
+Result<PerplexityResult> measure_perplexity(Backend& model, Backend* reference,
+                                            const std::vector<EvalWindow>& windows,
+                                            Progress& progress) {
+  progress.stage("measuring perplexity", static_cast<int64_t>(windows.size()));
+  WindowScorer scorer(model, reference);
+  PerplexityResult result;
+  std::vector<double> kl;
+  double loss = 0;
+  double kl_sum = 0;
+  int64_t agree = 0;
+  for (const EvalWindow& window : windows) {
+    QUAROT_RETURN_IF_ERROR(progress.check());
+    QUAROT_RETURN_IF_ERROR(check_batch(
+        {window.tokens, {{0, 0, static_cast<int64_t>(window.tokens.size()), 0}}}, model.config()));
+    QUAROT_ASSIGN_OR_RETURN(const std::vector<TokenScore> scores, scorer.score(window));
+    double window_loss = 0;
+    double window_kl = 0;
+    for (const TokenScore& score : scores) {
+      window_loss += score.loss;
+      window_kl += score.kl;
+      agree += score.agree ? 1 : 0;
+    }
+    const auto count = static_cast<double>(scores.size());
+    result.nll.push_back(window_loss / count);
+    kl.push_back(window_kl / count);
+    loss += window_loss;
+    kl_sum += window_kl;
+    result.tokens += static_cast<int64_t>(scores.size());
+    progress.advance(1);
+  }
+  const auto total = static_cast<double>(std::max<int64_t>(result.tokens, 1));
+  result.perplexity = std::exp(loss / total);
+  result.standard_error = result.perplexity * standard_error(result.nll);  // d exp(x) = exp(x)·dx
+  if (reference != nullptr) {
+    result.against = {kl_sum / total, standard_error(kl), static_cast<double>(agree) / total};
+  }
+  return result;
+}
+
+}  // namespace quarot

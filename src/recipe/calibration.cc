@@ -1,0 +1,161 @@
+#include "recipe/calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "base/random.h"
+
+namespace quarot {
+
+namespace {
+
+// Sums x (order 1) or x² (order 2) a column, over rows that come in pieces.
+class ColumnMoments {
+ public:
+  void add(ConstMatrixRef rows, int order) {
+    sums_.resize(static_cast<size_t>(rows.cols()), 0.0);
+    parallel_for(rows.cols(), 64, [&](int64_t first, int64_t last) {
+      for (int64_t r = 0; r < rows.rows(); ++r) {
+        const float* row = rows.row_data(r);
+        for (int64_t c = first; c < last; ++c) {
+          const double x = row[c];
+          sums_[static_cast<size_t>(c)] += order == 2 ? x * x : x;
+        }
+      }
+    });
+    count_ += rows.rows();
+  }
+  std::vector<double> mean() const {
+    std::vector<double> result = sums_;
+    for (double& value : result) value /= static_cast<double>(std::max<int64_t>(count_, 1));
+    return result;
+  }
+
+ private:
+  std::vector<double> sums_;
+  int64_t count_ = 0;
+};
+
+class StatisticsObserver final : public SiteObserver {
+ public:
+  explicit StatisticsObserver(int64_t layers) : layers_(static_cast<size_t>(layers)) {}
+
+  void observe(int64_t layer, Space space, ConstMatrixRef rows) override {
+    const bool mean = space == Space::kKey || space == Space::kValue;
+    if (space == Space::kQuery) return;
+    layers_[static_cast<size_t>(layer)][space].add(rows, mean ? 1 : 2);
+  }
+
+  std::vector<LayerStatistics> statistics() {
+    std::vector<LayerStatistics> result;
+    for (LayerMoments& layer : layers_) {
+      result.push_back({layer[Space::kAttentionInput].mean(), layer[Space::kAttentionOutput].mean(),
+                        layer[Space::kFfnInput].mean(), layer[Space::kFfnHidden].mean(),
+                        layer[Space::kKey].mean(), layer[Space::kValue].mean()});
+    }
+    return result;
+  }
+
+ private:
+  struct LayerMoments {
+    std::array<ColumnMoments, static_cast<size_t>(Space::kVocabulary) + 1> spaces;
+    ColumnMoments& operator[](Space space) { return spaces[static_cast<size_t>(space)]; }
+  };
+  std::vector<LayerMoments> layers_;
+};
+
+Token sample(std::span<const float> logits, Random& random) {
+  const float shift = *std::ranges::max_element(logits);
+  double total = 0;
+  for (const float logit : logits) total += std::exp(double{logit} - shift);
+  double target = random.uniform() * total;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    target -= std::exp(double{logits[i]} - shift);
+    if (target < 0) return static_cast<Token>(i);
+  }
+  return static_cast<Token>(logits.size() - 1);
+}
+
+}  // namespace
+
+std::vector<std::vector<Token>> sample_windows(std::span<const Token> text, int64_t tokens,
+                                               int64_t window, std::optional<Token> bos,
+                                               uint64_t seed) {
+  const int64_t body = std::max<int64_t>(std::min(window, tokens) - (bos ? 1 : 0), 1);
+  const int64_t available = static_cast<int64_t>(text.size()) / body;
+  const int64_t wanted =
+      std::clamp<int64_t>((tokens + window - 1) / window, 1, std::max<int64_t>(available, 1));
+  std::vector<int64_t> places(static_cast<size_t>(std::max<int64_t>(available, 1)));
+  std::iota(places.begin(), places.end(), 0);
+  Random random(seed, "calibration windows");
+  for (size_t i = 0; i < static_cast<size_t>(wanted); ++i) {  // a partial Fisher–Yates shuffle
+    std::swap(places[i], places[i + random.below(places.size() - i)]);
+  }
+  std::vector<std::vector<Token>> windows;
+  for (size_t i = 0; i < static_cast<size_t>(wanted); ++i) {
+    std::vector<Token> ids;
+    if (bos) ids.push_back(*bos);
+    const auto begin = static_cast<size_t>(places[i] * body);
+    const auto piece =
+        text.subspan(begin, std::min(static_cast<size_t>(body), text.size() - begin));
+    ids.insert(ids.end(), piece.begin(), piece.end());
+    windows.push_back(std::move(ids));
+  }
+  return windows;
+}
+
+Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& model,
+                                                               std::optional<Token> bos,
+                                                               int64_t tokens, uint64_t seed,
+                                                               Progress& progress) {
+  constexpr int64_t kSequences = 16;
+  const int64_t length = std::clamp<int64_t>(tokens / kSequences, 2, model.config.max_positions);
+  progress.stage("letting the model write a calibration text", length);
+  Random random(seed, "self-generated text");
+  SimulatedBackend backend(model, {});
+  std::vector<std::vector<Token>> windows(kSequences);
+  std::vector<int> sequences;
+  for (std::vector<Token>& window : windows) {
+    sequences.push_back(backend.add_sequence());
+    window.push_back(
+        bos ? *bos : static_cast<Token>(random.below(static_cast<uint64_t>(model.config.vocab))));
+  }
+  Matrix logits(kSequences, model.config.vocab);
+  for (int64_t position = 0; position + 1 < length; ++position) {
+    QUAROT_RETURN_IF_ERROR(progress.check());
+    Batch batch;
+    for (int64_t s = 0; s < kSequences; ++s) {
+      batch.tokens.push_back(windows[static_cast<size_t>(s)].back());
+      batch.chunks.push_back({sequences[static_cast<size_t>(s)], s, 1, position});
+    }
+    forward(backend, batch);
+    backend.logits(0, kSequences, logits);
+    for (int64_t s = 0; s < kSequences; ++s)
+      windows[static_cast<size_t>(s)].push_back(sample(logits.row(s), random));
+    progress.advance(1);
+  }
+  return windows;
+}
+
+Result<std::vector<LayerStatistics>> collect_statistics(
+    const Model& model, const std::vector<std::vector<Token>>& windows, Progress& progress) {
+  progress.stage("calibrating", static_cast<int64_t>(windows.size()));
+  StatisticsObserver observer(model.config.layers);
+  SimulatedBackend backend(model, {});
+  backend.set_observer(&observer);
+  for (const std::vector<Token>& window : windows) {
+    QUAROT_RETURN_IF_ERROR(progress.check());
+    const int sequence = backend.add_sequence();
+    const Batch batch{window, {{sequence, 0, static_cast<int64_t>(window.size()), 0}}};
+    QUAROT_RETURN_IF_ERROR(check_batch(batch, model.config));
+    forward(backend, batch);
+    backend.drop_sequence(sequence);
+    progress.advance(1);
+  }
+  return observer.statistics();
+}
+
+}  // namespace quarot

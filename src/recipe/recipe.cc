@@ -1,0 +1,256 @@
+#include "recipe/recipe.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "model/json.h"
+
+namespace quarot {
+
+namespace {
+
+constexpr std::array kNamed = {
+    NamedRecipe{"float", "nothing rotated, nothing quantised"},
+    NamedRecipe{"naive", "W4A4KV4 in the model's own basis"},
+    NamedRecipe{"quarot", "W4A4KV4 after the paper's rotations (QuaRot, NeurIPS 2024)"},
+    NamedRecipe{"balanced", "W4A4KV4, each site scaled before it is rotated, K and V centred"},
+};
+
+void quantize_to_4_bits(Recipe& recipe) {
+  recipe.weights.bits = 4;
+  recipe.precision.activations.bits = 4;
+  recipe.precision.keys.bits = 4;
+  recipe.precision.values.bits = 4;
+}
+
+void rotate_everything(TransformSpec& spec) {
+  spec.value = spec.heads = spec.query_key = spec.ffn = true;
+}
+
+constexpr std::pair<Centering, std::string_view> kCenterings[] = {
+    {Centering::kNone, "none"}, {Centering::kKeys, "k"}, {Centering::kKeysAndValues, "kv"}};
+constexpr std::pair<WeightMethod, std::string_view> kMethods[] = {
+    {WeightMethod::kRoundToNearest, "rtn"}, {WeightMethod::kGptq, "gptq"}};
+
+template <typename T, size_t N>
+std::string_view name_in(const std::pair<T, std::string_view> (&table)[N], T value) {
+  return std::ranges::find(table, value, &std::pair<T, std::string_view>::first)->second;
+}
+
+template <typename T, size_t N>
+Result<T> value_in(const std::pair<T, std::string_view> (&table)[N], const std::string& name,
+                   const std::string& where) {
+  const auto row =
+      std::ranges::find(table, std::string_view(name), &std::pair<T, std::string_view>::second);
+  if (row != std::end(table)) return row->first;
+  std::vector<std::string_view> known;
+  for (const auto& [value, known_name] : table) known.push_back(known_name);
+  return error(ErrorCode::kInvalidArgument, "{}: \"{}\" is not one of {}", where, name,
+               fmt::join(known, ", "));
+}
+
+// The numbers of a recipe by their JSON names: one list for reading and writing.
+template <typename Visitor>
+Status visit_numbers(Recipe& r, Visitor&& visit) {
+  ActivationQuant& a = r.precision.activations;
+  QUAROT_RETURN_IF_ERROR(visit("w_bits", r.weights.bits));
+  QUAROT_RETURN_IF_ERROR(visit("w_group", r.weights.group));
+  QUAROT_RETURN_IF_ERROR(visit("w_symmetric", r.weights.symmetric));
+  QUAROT_RETURN_IF_ERROR(visit("w_search_clip", r.weights.search_clip));
+  QUAROT_RETURN_IF_ERROR(visit("w_clip", r.weights.clip));
+  QUAROT_RETURN_IF_ERROR(visit("a_bits", a.bits));
+  QUAROT_RETURN_IF_ERROR(visit("a_group", a.group));
+  QUAROT_RETURN_IF_ERROR(visit("a_symmetric", a.symmetric));
+  QUAROT_RETURN_IF_ERROR(visit("a_clip", a.clip));
+  QUAROT_RETURN_IF_ERROR(visit("k_bits", r.precision.keys.bits));
+  QUAROT_RETURN_IF_ERROR(visit("v_bits", r.precision.values.bits));
+  QUAROT_RETURN_IF_ERROR(visit("k_clip", r.precision.keys.clip));
+  QUAROT_RETURN_IF_ERROR(visit("v_clip", r.precision.values.clip));
+  QUAROT_RETURN_IF_ERROR(visit("kv_group", r.precision.keys.group));
+  QUAROT_RETURN_IF_ERROR(visit("balance", r.balance));
+  QUAROT_RETURN_IF_ERROR(visit("gptq_damp", r.gptq.damp));
+  QUAROT_RETURN_IF_ERROR(visit("gptq_act_order", r.gptq.act_order));
+  QUAROT_RETURN_IF_ERROR(visit("calibration_tokens", r.calibration_tokens));
+  r.precision.values.group = r.precision.keys.group;
+  return {};
+}
+
+class Reader {
+ public:
+  explicit Reader(const JsonFields& fields) : fields_(&fields) {}
+  Status operator()(const char* name, bool& value) const { return read<bool>(name, value); }
+  Status operator()(const char* name, int64_t& value) const { return read<int64_t>(name, value); }
+  Status operator()(const char* name, double& value) const { return read<double>(name, value); }
+  Status operator()(const char* name, float& value) const { return read<double>(name, value); }
+  Status operator()(const char* name, int& value) const {
+    int64_t wide = value;
+    QUAROT_RETURN_IF_ERROR(read<int64_t>(name, wide));
+    if (wide < 0 || wide > 64) {
+      return error(ErrorCode::kInvalidArgument, "{}: \"{}\" is {}, expected 2 to 8, or 16",
+                   fields_->where(), name, wide);
+    }
+    value = static_cast<int>(wide);
+    return {};
+  }
+
+ private:
+  template <typename Stored, typename T>
+  Status read(const char* name, T& value) const {
+    QUAROT_ASSIGN_OR_RETURN(const Stored stored,
+                            fields_->optional<Stored>(name, static_cast<Stored>(value)));
+    value = static_cast<T>(stored);
+    return {};
+  }
+  const JsonFields* fields_;
+};
+
+Status set_rotation(std::string_view name, bool on, TransformSpec& spec) {
+  if (name == "R1") {
+    (spec.norm_output ? spec.norm_output : spec.residual) = on;
+  } else if (name == "R2") {
+    spec.value = spec.heads = on;
+  } else if (name == "R3") {
+    spec.query_key = on;
+  } else if (name == "R4") {
+    spec.ffn = on;
+  } else if (name == "heads") {
+    spec.heads = on;
+  } else if (name == "norm") {
+    spec.norm_output = on;
+    if (on) spec.residual = false;
+  } else {
+    return error(
+        ErrorCode::kInvalidArgument,
+        "rotation \"{}\" is unknown; expected all, none, or names from R1, R2, R3, R4, norm, heads",
+        name);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<NamedRecipe> named_recipes() { return {kNamed.begin(), kNamed.end()}; }
+
+Result<Recipe> recipe_by_name(std::string_view name) {
+  Recipe recipe;
+  recipe.name = name;
+  if (name == "float") return recipe;
+  quantize_to_4_bits(recipe);
+  if (name == "naive") return recipe;
+  rotate_everything(recipe.transforms);
+  if (name == "quarot") {
+    recipe.transforms.residual = true;
+    return recipe;
+  }
+  if (name == "balanced") {
+    recipe.transforms.norm_output = true;
+    recipe.balance = 0.5;
+    recipe.center = Centering::kKeysAndValues;
+    recipe.precision.activations.clip = 0.85F;
+    return recipe;
+  }
+  std::vector<std::string_view> known;
+  for (const NamedRecipe& row : kNamed) known.push_back(row.name);
+  return error(ErrorCode::kNotFound, "no recipe \"{}\"; there are {}, or a .json file", name,
+               fmt::join(known, ", "));
+}
+
+void to_json(nlohmann::json& json, const Recipe& recipe) {
+  json = {{"name", recipe.name},
+          {"transforms", recipe.transforms},
+          {"center", name_in(kCenterings, recipe.center)},
+          {"w_method", name_in(kMethods, recipe.weight_method)},
+          {"seed", recipe.seed}};
+  Recipe copy = recipe;
+  (void)visit_numbers(copy, [&](const char* name, const auto& value) -> Status {
+    json[name] = value;
+    return {};
+  });
+}
+
+Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where) {
+  if (!json.is_object())
+    return error(ErrorCode::kInvalidArgument, "{}: expected a JSON object", where);
+  const JsonFields fields(json, where);
+  QUAROT_ASSIGN_OR_RETURN(const std::string name, fields.optional<std::string>("name", "float"));
+  QUAROT_ASSIGN_OR_RETURN(const std::string base, fields.optional<std::string>("base", name));
+  Result<Recipe> found = recipe_by_name(base);
+  if (!found.ok() && fields.has("base")) return found.error().with_context(where);
+  Recipe recipe = found.ok() ? *std::move(found) : Recipe();
+  recipe.name = name;
+  QUAROT_RETURN_IF_ERROR(visit_numbers(recipe, Reader(fields)));
+  QUAROT_ASSIGN_OR_RETURN(
+      const std::string center,
+      fields.optional<std::string>("center", std::string(name_in(kCenterings, recipe.center))));
+  QUAROT_ASSIGN_OR_RETURN(recipe.center, value_in(kCenterings, center, where + ": center"));
+  QUAROT_ASSIGN_OR_RETURN(const std::string method,
+                          fields.optional<std::string>(
+                              "w_method", std::string(name_in(kMethods, recipe.weight_method))));
+  QUAROT_ASSIGN_OR_RETURN(recipe.weight_method, value_in(kMethods, method, where + ": w_method"));
+  QUAROT_ASSIGN_OR_RETURN(const int64_t seed,
+                          fields.optional<int64_t>("seed", static_cast<int64_t>(recipe.seed)));
+  recipe.seed = static_cast<uint64_t>(seed);
+  if (json.contains("transforms")) {
+    QUAROT_ASSIGN_OR_RETURN(recipe.transforms,
+                            parse_transform_spec(json["transforms"], where + ": transforms"));
+  }
+  return recipe;
+}
+
+Status set_rotations(std::string_view list, TransformSpec& spec) {
+  const bool norm_output = spec.norm_output;
+  const auto clear = [&] {
+    spec.residual = spec.norm_output = spec.value = spec.heads = spec.query_key = spec.ffn = false;
+  };
+  bool first = true;
+  while (!list.empty()) {
+    const size_t comma = list.find(',');
+    std::string_view name = list.substr(0, comma);
+    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+    const bool on = !name.starts_with('-');
+    if (!on) name.remove_prefix(1);
+    if (first && on) clear();
+    first = false;
+    if (name == "none" && on) continue;
+    if (name == "all" && on) {
+      rotate_everything(spec);
+      (norm_output ? spec.norm_output : spec.residual) = true;
+      continue;
+    }
+    if (name == "R1" && on && norm_output) name = "norm";
+    QUAROT_RETURN_IF_ERROR(set_rotation(name, on, spec));
+  }
+  return {};
+}
+
+std::string bits_label(const Recipe& recipe) {
+  const int k = recipe.precision.keys.bits;
+  const int v = recipe.precision.values.bits;
+  const std::string cache = k == v ? fmt::format("KV{}", k) : fmt::format("K{}V{}", k, v);
+  return fmt::format("W{}A{}{}", recipe.weights.bits, recipe.precision.activations.bits, cache);
+}
+
+Status check(const Recipe& recipe, const ModelConfig& config) {
+  for (const Role role : kRoles) {
+    const RoleSpaces spaces = spaces_of(role);
+    const int64_t width = config.width(spaces.input);
+    for (const Status& status :
+         {check(recipe.weights, width), check(recipe.precision.activations, width)}) {
+      if (!status.ok()) return status.error().with_context(std::string(spaces.name));
+    }
+  }
+  QUAROT_RETURN_IF_ERROR(check(recipe.precision.keys, config.head_dim));
+  QUAROT_RETURN_IF_ERROR(check(recipe.precision.values, config.head_dim));
+  if (!(recipe.balance >= 0 && recipe.balance <= 1)) {
+    return error(ErrorCode::kInvalidArgument, "balance is {}, expected 0 to 1", recipe.balance);
+  }
+  if (recipe.calibrates() && recipe.calibration_tokens < 1) {
+    return error(ErrorCode::kInvalidArgument, "calibration_tokens is {}, expected 1 or more",
+                 recipe.calibration_tokens);
+  }
+  return {};
+}
+
+}  // namespace quarot

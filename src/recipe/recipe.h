@@ -1,0 +1,68 @@
+// A recipe: every choice that makes a quantised model from a float one, along independent axes. No
+// method has a code path of its own through the model. DESIGN.md, sections 2 and 10.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/transform.h"
+#include "quant/gptq.h"
+#include "quant/quantizer.h"
+#include "runtime/simulated_backend.h"
+
+namespace quarot {
+
+enum class Centering { kNone, kKeys, kKeysAndValues };
+enum class WeightMethod { kRoundToNearest, kGptq };
+
+struct Recipe {
+  std::string name = "float";
+  TransformSpec transforms;
+  double balance = 0;  // α of the scaling before rotating, s = (Σ W²/E x²)^(α/2); 0: none
+  Centering center = Centering::kNone;
+  WeightQuant weights;
+  WeightMethod weight_method = WeightMethod::kRoundToNearest;
+  GptqOptions gptq;
+  Precision precision;
+  int64_t calibration_tokens = 8192;
+  uint64_t seed = 0;
+
+  // Whether a calibration pass must come first.
+  bool calibrates() const {
+    return balance != 0 || center != Centering::kNone ||
+           (weights.enabled() && weight_method == WeightMethod::kGptq);
+  }
+  bool is_float() const {
+    return !weights.enabled() && !precision.activations.enabled() && !precision.keys.enabled() &&
+           !precision.values.enabled();
+  }
+};
+
+// The named recipes, with one line of explanation each, in the order people should read them.
+struct NamedRecipe {
+  std::string_view name;
+  std::string_view summary;
+};
+std::vector<NamedRecipe> named_recipes();
+
+// kNotFound with the list of names for an unknown one.
+Result<Recipe> recipe_by_name(std::string_view name);
+
+// The JSON form: every field optional, over the recipe that "name" (or "base") names.
+void to_json(nlohmann::json& json, const Recipe& recipe);
+Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where);
+
+// "all", "none", or names from R1, R2, R3, R4 (also: norm, heads), separated by commas; "-name"
+// takes one back: "all,-heads". R2 brings the mixing across heads with it. For a recipe that
+// rotates the norms' outputs R1 means these.
+Status set_rotations(std::string_view list, TransformSpec& spec);
+
+// W4A4KV4, W4A8K4V3, W16A16KV16: what the field calls it.
+std::string bits_label(const Recipe& recipe);
+
+// kInvalidArgument where the recipe does not fit the model: widths that groups do not divide, ….
+Status check(const Recipe& recipe, const ModelConfig& config);
+
+}  // namespace quarot
