@@ -10,30 +10,15 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "formats/json.h"
 
 namespace quarot {
 
-// Objects and arrays nested deeper than this are refused: no file of ours or of a model needs it.
-inline constexpr int kMaxJsonDepth = 64;
-
-inline Result<nlohmann::json> parse_json(std::string_view text, const std::string& where) {
-  bool too_deep = false;
-  const auto watch = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    too_deep = too_deep || depth > kMaxJsonDepth;
-    return !too_deep;
-  };
-  nlohmann::json json = nlohmann::json::parse(text, watch, false);
-  if (too_deep) {
-    return error(ErrorCode::kCorrupt, "{}: JSON nested deeper than {} levels", where,
-                 kMaxJsonDepth);
-  }
-  if (json.is_discarded()) return error(ErrorCode::kCorrupt, "{}: not valid JSON", where);
-  return json;
-}
-
 inline Result<nlohmann::json> read_json_file(const std::filesystem::path& path) {
   QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, size_t{64} << 20));
-  return parse_json(text, path.string());
+  Result<nlohmann::json> json = parse_json(text);
+  if (!json.ok()) return json.error().with_context(path.string());
+  return json;
 }
 
 // The fields of one JSON object; `where` names it in errors.

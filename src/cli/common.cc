@@ -1,0 +1,131 @@
+#include "cli/common.h"
+
+#include <fmt/format.h>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "model/json.h"
+
+namespace quarot::cli {
+
+void CommonOptions::add_to(CLI::App& command) {
+  command.add_option("--device", device, "where to compute: cpu or cuda")->capture_default_str();
+  command.add_option("--threads", threads, "how many threads (default: one a core)")
+      ->check(CLI::Range(1, 4096));
+  command.add_flag("--json", json, "print one JSON object instead of text");
+  command.add_flag("--quiet", quiet, "no progress, no remarks");
+}
+
+Status CommonOptions::apply() const {
+  if (device != "cpu") {
+    return error(ErrorCode::kUnsupported, "--device {}: this build computes on the CPU only",
+                 device);
+  }
+  if (threads > 0) set_thread_count(threads);
+  return {};
+}
+
+void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe) {
+  command_ = &command;
+  name_ = default_recipe;
+  std::string names;
+  for (const NamedRecipe& row : named_recipes())
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
+  constexpr const char* kGroup = "Recipe";
+  const auto add = [&](const char* flag, auto& value, const std::string& text) {
+    command.add_option(flag, value, text)->group(kGroup);
+  };
+  command.add_option("--recipe", name_, names + ", or a FILE.json")
+      ->capture_default_str()
+      ->group(kGroup);
+  add("--w-bits", w_bits_, "bits of the weights: 2 to 8, or 16");
+  add("--a-bits", a_bits_, "bits of the activations: 2 to 8, or 16");
+  add("--k-bits", k_bits_, "bits of the cached keys: 2 to 8, or 16");
+  add("--v-bits", v_bits_, "bits of the cached values: 2 to 8, or 16");
+  add("--w-group", w_group_, "inputs that share a weight scale (0: all)");
+  add("--a-group", a_group_, "channels that share an activation scale (0: all)");
+  add("--w-method", w_method_, "how weights are rounded: rtn or gptq");
+  add("--w-clip", w_clip_, "clip of the weights: search, none, or a ratio");
+  add("--a-clip", a_clip_, "clip ratio of the activations");
+  add("--kv-clip", kv_clip_, "clip ratio of keys and values");
+  add("--center", center_, "subtract the mean before caching: none, k or kv");
+  add("--rotate", rotate_, "all, none, or R1,R2,R3,R4; -NAME takes one back");
+  add("--basis", basis_, "basis of R1: hadamard, plain-hadamard or random");
+  add("--balance", balance_, "exponent of the scaling before rotating (0: none)");
+  add("--calibration", calibration_, "text to calibrate on (default: the model writes one)");
+  add("--calibration-tokens", calibration_tokens_, "how many tokens of it to use");
+  add("--seed", seed_, "seed of everything random");
+}
+
+bool RecipeOptions::given() const {
+  return std::ranges::any_of(command_->get_options(), [](const CLI::Option* option) {
+    return option->get_group() == "Recipe" && option->count() > 0;
+  });
+}
+
+std::optional<std::filesystem::path> RecipeOptions::calibration() const {
+  if (calibration_.empty()) return std::nullopt;
+  return std::filesystem::path(calibration_);
+}
+
+Result<Recipe> RecipeOptions::base() const {
+  if (!name_.ends_with(".json")) return recipe_by_name(name_);
+  QUAROT_ASSIGN_OR_RETURN(const nlohmann::json json, read_json_file(name_));
+  return parse_recipe(json, name_);
+}
+
+Result<Recipe> RecipeOptions::recipe() const {
+  QUAROT_ASSIGN_OR_RETURN(const Recipe base_recipe, base());
+  // The options are the JSON form's fields under other names: one reader checks both.
+  nlohmann::json json = base_recipe;
+  const auto set = [&](const char* key, const auto& value) {
+    if (value) json[key] = *value;
+  };
+  set("w_bits", w_bits_);
+  set("a_bits", a_bits_);
+  set("k_bits", k_bits_);
+  set("v_bits", v_bits_);
+  set("w_group", w_group_);
+  set("a_group", a_group_);
+  set("a_clip", a_clip_);
+  set("k_clip", kv_clip_);
+  set("v_clip", kv_clip_);
+  set("balance", balance_);
+  set("seed", seed_);
+  set("calibration_tokens", calibration_tokens_);
+  if (!center_.empty()) json["center"] = center_;
+  if (!w_method_.empty()) json["w_method"] = w_method_;
+  if (!basis_.empty()) json["transforms"]["kind"] = basis_;
+  if (seed_) json["transforms"]["seed"] = *seed_;
+  if (!w_clip_.empty()) {
+    json["w_search_clip"] = w_clip_ == "search";
+    double ratio = 1;
+    if (w_clip_ != "search" && w_clip_ != "none" && !CLI::detail::lexical_cast(w_clip_, ratio)) {
+      return error(ErrorCode::kInvalidArgument, "--w-clip {}: expected search, none or a ratio",
+                   w_clip_);
+    }
+    json["w_clip"] = ratio;
+  }
+  QUAROT_ASSIGN_OR_RETURN(Recipe recipe, parse_recipe(json, "recipe options"));
+  if (!rotate_.empty()) QUAROT_RETURN_IF_ERROR(set_rotations(rotate_, recipe.transforms));
+  return recipe;
+}
+
+void add_command(CLI::App& command, const std::string& examples, Command& selected, Command run) {
+  command.footer("Examples:\n" + examples);
+  command.callback([&selected, run = std::move(run)] { selected = run; });
+}
+
+int report(const Error& error) {
+  std::fputs(fmt::format("quarot: {}\n", error.message()).c_str(), stderr);
+  if (error.code() == ErrorCode::kCancelled) return kInterrupted;
+  return kFailed;
+}
+
+void print_json(const nlohmann::json& json) {
+  std::fputs((json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n").c_str(),
+             stdout);
+}
+
+}  // namespace quarot::cli

@@ -1,0 +1,72 @@
+// What every command shares: its common options, opening the model, recipe options, exit statuses.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/terminal.h"
+#include "model/checkpoint.h"
+#include "recipe/recipe.h"
+
+namespace quarot::cli {
+
+// Exit statuses, documented in --help.
+inline constexpr int kDone = 0;
+inline constexpr int kFailed = 1;  // the input or the machine is at fault
+inline constexpr int kWrongUsage = 2;
+inline constexpr int kInterrupted = 130;
+
+struct CommonOptions {
+  std::string device = "cpu";
+  int threads = 0;  // 0: all
+  bool json = false;
+  bool quiet = false;
+
+  void add_to(CLI::App& command);
+  Status apply() const;  // thread count; kUnsupported for a device this build does not have
+};
+
+// --recipe and everything over it. DESIGN.md, section 10.
+class RecipeOptions {
+ public:
+  void add_to(CLI::App& command, const std::string& default_recipe);
+  Result<Recipe> recipe() const;
+  std::optional<std::filesystem::path> calibration() const;
+  bool given() const;  // any of the options was
+
+ private:
+  Result<Recipe> base() const;
+
+  CLI::App* command_ = nullptr;
+  std::string name_;
+  std::optional<int> w_bits_, a_bits_, k_bits_, v_bits_;
+  std::optional<int64_t> w_group_, a_group_, calibration_tokens_;
+  std::string w_method_, w_clip_, center_, rotate_, basis_, calibration_;
+  std::optional<float> a_clip_, kv_clip_;
+  std::optional<double> balance_;
+  std::optional<uint64_t> seed_;
+};
+
+// A command adds its options to the app and says what to run.
+using Command = std::function<int()>;
+void add_command(CLI::App& command, const std::string& examples, Command& selected, Command run);
+
+// Prints the error on standard error and gives the exit status.
+int report(const Error& error);
+
+void print_json(const nlohmann::json& json);
+
+// Each is one file.
+void add_inspect(CLI::App& app, Command& selected);
+void add_rotate(CLI::App& app, Command& selected);
+void add_quantize(CLI::App& app, Command& selected);
+void add_eval(CLI::App& app, Command& selected);
+void add_generate(CLI::App& app, Command& selected);
+void add_chat(CLI::App& app, Command& selected);
+void add_probe(CLI::App& app, Command& selected);
+void add_completion(CLI::App& app, Command& selected);
+
+}  // namespace quarot::cli

@@ -1,0 +1,173 @@
+// quarot eval: perplexity, and the distance from the float model.
+#include <chrono>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "base/memory.h"
+#include "cli/common.h"
+#include "cli/model_input.h"
+#include "eval/perplexity.h"
+
+namespace quarot::cli {
+
+namespace {
+
+struct EvalOptions {
+  ModelInput model;
+  CommonOptions common;
+  RecipeOptions recipe;
+  std::string text;
+  std::string against;
+  std::string protocol = "paper";
+  PerplexityOptions perplexity;
+};
+
+struct Outcome {
+  PerplexityResult result;
+  Recipe recipe;
+  std::string calibration;
+  double seconds = 0;
+};
+
+Result<Protocol> protocol_of(const EvalOptions& options) {
+  if (options.perplexity.stride > 0) return Protocol::kStrided;
+  if (options.protocol == "paper") return Protocol::kPaper;
+  if (options.protocol == "llama.cpp") return Protocol::kLlamaCpp;
+  return error(ErrorCode::kInvalidArgument, "--protocol {}: expected paper or llama.cpp",
+               options.protocol);
+}
+
+Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  QUAROT_RETURN_IF_ERROR(options.common.apply());
+  QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
+  PerplexityOptions perplexity = options.perplexity;
+  QUAROT_ASSIGN_OR_RETURN(perplexity.protocol, protocol_of(options));
+  QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(options.text));
+  QUAROT_ASSIGN_OR_RETURN(const OpenModel open, open_model(options.model));
+
+  std::vector<Token> tokens = open.tokenizer->encode(text);
+  const std::optional<Token> bos = open.tokenizer->bos();
+  const bool leads = open.tokenizer->adds_bos() && bos && !perplexity.bos_each_window;
+  if (leads) tokens.insert(tokens.begin(), *bos);
+  Result<std::vector<EvalWindow>> windows = cut_windows(tokens, perplexity, bos);
+  if (!windows.ok()) return windows.error().with_context(options.text);
+
+  QUAROT_ASSIGN_OR_RETURN(const PreparedModel prepared,
+                          prepare_model(*open.checkpoint, *open.tokenizer, recipe,
+                                        options.recipe.calibration(), progress));
+  SimulatedBackend backend(prepared.model, prepared.recipe.precision);
+  std::optional<PreparedModel> original;
+  std::unique_ptr<SimulatedBackend> reference;
+  if (options.against == "float") {
+    QUAROT_ASSIGN_OR_RETURN(original, prepare_model(*open.checkpoint, *open.tokenizer, Recipe(),
+                                                    std::nullopt, progress));
+    reference = std::make_unique<SimulatedBackend>(original->model, Precision());
+  }
+  Outcome outcome;
+  QUAROT_ASSIGN_OR_RETURN(outcome.result,
+                          measure_perplexity(backend, reference.get(), *windows, progress));
+  outcome.recipe = prepared.recipe;
+  outcome.calibration = prepared.calibration;
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return outcome;
+}
+
+nlohmann::json to_json(const EvalOptions& options, const PerplexityOptions& perplexity,
+                       const Outcome& outcome) {
+  const PerplexityResult& result = outcome.result;
+  nlohmann::json json = {{"perplexity", result.perplexity},
+                         {"standard_error", result.standard_error},
+                         {"nll", result.nll},
+                         {"tokens", result.tokens},
+                         {"windows", result.nll.size()},
+                         {"window", perplexity.window},
+                         {"protocol", describe(perplexity)},
+                         {"recipe", outcome.recipe},
+                         {"bits", bits_label(outcome.recipe)},
+                         {"calibration", outcome.calibration},
+                         {"model", options.model.path},
+                         {"text", options.text},
+                         {"device", options.common.device},
+                         {"seconds", outcome.seconds},
+                         {"peak_bytes", peak_resident_bytes()}};
+  if (result.against) {
+    json["against"] = {{"model", options.against},
+                       {"kl", result.against->kl},
+                       {"kl_standard_error", result.against->kl_standard_error},
+                       {"top1_agreement", result.against->top1_agreement}};
+  }
+  return json;
+}
+
+void print(const EvalOptions& options, const PerplexityOptions& perplexity,
+           const Outcome& outcome) {
+  const PerplexityResult& result = outcome.result;
+  const auto line = [](std::string_view name, const std::string& value) {
+    std::fputs(fmt::format("{:<14}{}\n", name, value).c_str(), stdout);
+  };
+  line("perplexity", bold(fmt::format("{:.4f}", result.perplexity)) +
+                         fmt::format(" ± {:.4f}", result.standard_error));
+  if (result.against) {
+    line("KL to float", fmt::format("{:.5f} ± {:.5f} nats a token", result.against->kl,
+                                    result.against->kl_standard_error));
+    line("top-1 agrees", fmt::format("{:.2f} %", 100 * result.against->top1_agreement));
+  }
+  line("recipe", fmt::format("{} ({})", outcome.recipe.name, bits_label(outcome.recipe)));
+  if (!outcome.calibration.empty()) line("calibration", outcome.calibration);
+  line("protocol", describe(perplexity));
+  line("tokens",
+       fmt::format("{} in {} windows of {}", result.tokens, result.nll.size(), options.text));
+  line("time, memory", fmt::format("{}, peak {}", format_seconds(outcome.seconds),
+                                   format_bytes(static_cast<double>(peak_resident_bytes()))));
+}
+
+int run(const EvalOptions& options) {
+  Result<Outcome> outcome = [&] {
+    TerminalProgress progress(options.common.quiet);
+    return evaluate(options, progress);
+  }();
+  if (!outcome.ok()) return report(outcome.error());
+  PerplexityOptions perplexity = options.perplexity;
+  perplexity.protocol = *protocol_of(options);
+  if (options.common.json) {
+    print_json(to_json(options, perplexity, *outcome));
+  } else {
+    print(options, perplexity, *outcome);
+  }
+  return kDone;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Command& selected) {
+  CLI::App* command =
+      app.add_subcommand("eval", "Measure perplexity, and the distance from the float model");
+  auto options = std::make_shared<EvalOptions>();
+  options->model.add_to(*command);
+  command->add_option("--text", options->text, "the text to predict")->required();
+  command->add_option("--window", options->perplexity.window, "tokens a window")
+      ->capture_default_str();
+  command->add_option("--max-windows", options->perplexity.max_windows,
+                      "stop after so many windows (0: all)");
+  command->add_option("--stride", options->perplexity.stride,
+                      "overlap windows, advancing by so many tokens");
+  command->add_option("--protocol", options->protocol, "paper or llama.cpp")->capture_default_str();
+  command->add_flag("--bos-each-window", options->perplexity.bos_each_window,
+                    "begin every window with BOS");
+  command
+      ->add_option("--against", options->against,
+                   "also measure KL divergence and top-1 agreement with: float")
+      ->check(CLI::IsMember({"float"}));
+  options->recipe.add_to(*command, "float");
+  options->common.add_to(*command);
+  add_command(*command,
+              "  quarot eval model.gguf --text wiki.test.txt\n"
+              "  quarot eval model/ --text wiki.test.txt --recipe quarot --against float\n"
+              "  quarot eval model/ --text wiki.test.txt --recipe balanced --a-bits 8 "
+              "--max-windows 20 --json",
+              selected, [options] { return run(*options); });
+}
+
+}  // namespace quarot::cli

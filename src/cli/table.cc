@@ -1,0 +1,51 @@
+#include "cli/table.h"
+
+#include <algorithm>
+
+#include "cli/terminal.h"
+
+namespace quarot::cli {
+
+namespace {
+
+// Characters, not bytes: continuation bytes of UTF-8 take no room.
+size_t width_of(const std::string& text) {
+  return static_cast<size_t>(
+      std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+Table::Table(std::vector<std::string> headers) {
+  for (std::string& header : headers) {
+    left_.push_back(header.starts_with('<'));
+    if (left_.back()) header.erase(0, 1);
+  }
+  rows_.push_back(std::move(headers));
+}
+
+void Table::add(std::vector<std::string> cells) {
+  cells.resize(left_.size());
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::text() const {
+  std::vector<size_t> widths(left_.size(), 0);
+  for (const auto& row : rows_) {
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width_of(row[c]));
+  }
+  std::string text;
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    std::string line;
+    for (size_t c = 0; c < rows_[r].size(); ++c) {
+      const std::string space(widths[c] - width_of(rows_[r][c]), ' ');
+      if (c > 0) line += "  ";
+      line += left_[c] ? rows_[r][c] + space : space + rows_[r][c];
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += (r == 0 ? bold(line) : line) + "\n";
+  }
+  return text;
+}
+
+}  // namespace quarot::cli

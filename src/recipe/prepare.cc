@@ -1,0 +1,74 @@
+#include "recipe/prepare.h"
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+
+namespace quarot {
+
+namespace {
+
+std::optional<Token> leading_bos(const Tokenizer& tokenizer) {
+  return tokenizer.adds_bos() ? tokenizer.bos() : std::nullopt;
+}
+
+}  // namespace
+
+Result<std::vector<std::vector<Token>>> calibration_windows(
+    const Recipe& recipe, const Model& model, const Tokenizer& tokenizer,
+    const std::optional<std::filesystem::path>& text, Progress& progress) {
+  const std::optional<Token> bos = leading_bos(tokenizer);
+  if (!text)
+    return self_generated_windows(model, bos, recipe.calibration_tokens, recipe.seed, progress);
+  QUAROT_ASSIGN_OR_RETURN(const std::string contents, read_text_file(*text));
+  const std::vector<Token> tokens = tokenizer.encode(contents);
+  if (tokens.empty()) {
+    return error(ErrorCode::kInvalidArgument, "{}: the calibration text is empty", text->string());
+  }
+  const int64_t window = std::min<int64_t>(2048, model.config.max_positions);
+  return sample_windows(tokens, recipe.calibration_tokens, window, bos, recipe.seed);
+}
+
+Result<Recipe> recipe_of(const Checkpoint& checkpoint) {
+  if (!checkpoint.manifest()) return Recipe();
+  const std::string where = (checkpoint.path() / "quarot.json").string();
+  const auto recipe = checkpoint.manifest()->find("recipe");
+  if (recipe == checkpoint.manifest()->end()) {
+    return error(ErrorCode::kCorrupt, "{}: \"recipe\" is missing", where);
+  }
+  return parse_recipe(*recipe, where);
+}
+
+Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                                    const Recipe& recipe,
+                                    const std::optional<std::filesystem::path>& calibration,
+                                    Progress& progress) {
+  PreparedModel prepared;
+  QUAROT_ASSIGN_OR_RETURN(prepared.recipe, recipe_of(checkpoint));
+  const bool treated = checkpoint.manifest().has_value();
+  if (treated && !(recipe.is_float() && !recipe.transforms.any())) {
+    return error(ErrorCode::kInvalidArgument,
+                 "{}: this model carries the recipe \"{}\" already; give the original model to "
+                 "apply another",
+                 checkpoint.path().string(), prepared.recipe.name);
+  }
+  progress.stage("loading", 1);
+  QUAROT_ASSIGN_OR_RETURN(prepared.model, load_model(checkpoint));
+  progress.advance(1);
+  if (treated) return prepared;
+
+  prepared.recipe = recipe;
+  QUAROT_RETURN_IF_ERROR(check(recipe, prepared.model.config));
+  std::vector<std::vector<Token>> windows;
+  std::vector<LayerStatistics> statistics;
+  if (recipe.calibrates()) {
+    QUAROT_ASSIGN_OR_RETURN(
+        windows, calibration_windows(recipe, prepared.model, tokenizer, calibration, progress));
+    QUAROT_ASSIGN_OR_RETURN(statistics, collect_statistics(prepared.model, windows, progress));
+    prepared.calibration = calibration ? calibration->string() : "text the model wrote itself";
+  }
+  QUAROT_RETURN_IF_ERROR(transform_model(recipe, statistics, prepared.model, progress));
+  QUAROT_RETURN_IF_ERROR(quantize_weights(recipe, windows, prepared.model, progress));
+  return prepared;
+}
+
+}  // namespace quarot

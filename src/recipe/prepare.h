@@ -1,0 +1,37 @@
+// The whole way from a checkpoint and a recipe to a model in memory that runs as the recipe says.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/progress.h"
+#include "model/checkpoint.h"
+#include "recipe/quantize.h"
+#include "recipe/recipe.h"
+
+namespace quarot {
+
+struct PreparedModel {
+  Model model;
+  Recipe recipe;
+  std::string
+      calibration;  // for people: where the calibration tokens came from; empty: none were needed
+};
+
+// Calibration tokens for a recipe: from the text file, or written by the model itself.
+Result<std::vector<std::vector<Token>>> calibration_windows(
+    const Recipe& recipe, const Model& model, const Tokenizer& tokenizer,
+    const std::optional<std::filesystem::path>& text, Progress& progress);
+
+// Loads, calibrates, rotates and quantises (simulated). A model that quarot wrote carries its
+// recipe already: another one on top of it is kInvalidArgument.
+Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                                    const Recipe& recipe,
+                                    const std::optional<std::filesystem::path>& calibration,
+                                    Progress& progress);
+
+// The recipe a checkpoint carries in its manifest; float where it has none.
+Result<Recipe> recipe_of(const Checkpoint& checkpoint);
+
+}  // namespace quarot
