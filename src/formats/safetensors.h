@@ -11,12 +11,8 @@
 
 namespace quarot {
 
-// Opens one file, a model.safetensors.index.json with its shards beside it, or a folder that holds
-// either. Validates every header whole before it returns: sizes, overlaps, gaps, duplicates,
-// dtypes.
-Result<std::unique_ptr<TensorSource>> open_safetensors(const std::filesystem::path& path);
-
-// The stored bytes of a tensor as they lie in the file (packed weights are not float).
+// The stored bytes of a tensor as they lie in the file (packed weights are not float), at any
+// alignment; valid while the source lives.
 struct RawTensor {
   Dtype dtype;
   std::vector<int64_t> shape;
@@ -24,9 +20,17 @@ struct RawTensor {
 };
 class SafetensorsSource : public TensorSource {
  public:
+  // Errors: kNotFound; kUnsupported for a type that Dtype does not have.
   virtual Result<RawTensor> raw(std::string_view name) const = 0;
+
+  // The header's __metadata__; of shards, all of them together.
   virtual const std::map<std::string, std::string>& metadata() const = 0;
 };
+
+// Opens one file, a model.safetensors.index.json with its shards beside it, or a folder that holds
+// either. Validates every header whole before it returns: sizes, overlaps, gaps, duplicates,
+// dtypes. Of a shard, the tensors that the index assigns to it are there.
+Result<std::unique_ptr<SafetensorsSource>> open_safetensors(const std::filesystem::path& path);
 
 // Writes one file, streaming: the header is computed from `plan` first, then the tensors' bytes are
 // appended in that order, then commit() puts it under its final name.
