@@ -105,7 +105,7 @@ std::string format_bytes(double bytes) {
     bytes /= 1000;
     ++unit;
   }
-  return fmt::format(bytes < 10 && unit > 0 ? "{:.2f} {}" : "{:.4g} {}", bytes, kUnits[unit]);
+  return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
 }
 
 }  // namespace quarot::cli
