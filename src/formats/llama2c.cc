@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "formats/parsers.h"

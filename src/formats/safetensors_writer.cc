@@ -109,7 +109,7 @@ Status SafetensorsWriter::append(std::string_view name, std::span<const std::byt
     return s.invalid(fmt::format("{}: {} bytes appended, expected at most {}", tensor_label(name),
                                  bytes.size(), missing));
   }
-  const Status written = s.file.write(bytes);
+  Status written = s.file.write(bytes);
   s.open = written.ok();
   s.written += static_cast<int64_t>(bytes.size());
   return written;
