@@ -7,45 +7,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quarot/status.h"
+#include "rotation/hadamard_plan.h"
 #include "tensor/matrix.h"
 
 namespace quarot {
 
-// The structure that fast kernels need: an n-vector is seen as a row-major array [outer][m][inner];
-// `factor` (m × m, orthogonal) acts on the middle index and, where `butterflies` says so, a
-// Walsh–Hadamard transform acts on the rest. See FastHadamard.
-enum class FactorKind {
-  kNone,       // m = 1
-  kSylvester,  // Walsh–Hadamard only
-  kPaley1,
-  kPaley2,
-  kWilliamson,
-  kKronecker,  // a product of the above
-  kDct,        // no Hadamard matrix of this order is constructed here: an orthogonal DCT-II
-};
-
-// How the Hadamard (or nearest) of one order is made: n = 2^log2 · m, H = H_m ⊗ Walsh(2^log2).
-struct HadamardPlan {
-  int64_t n = 1;
-  int log2 = 0;
-  int64_t m = 1;
-  FactorKind kind = FactorKind::kNone;
-  std::string description;  // "2^6 x Paley I(12)"; for people
-  std::vector<double>
-      factor;  // m × m, row-major, orthonormal (entries ±1/√m for a Hadamard); empty if m = 1
-  bool is_hadamard = true;  // false with the DCT fallback
-
-  // Multiply-adds of the fast transform of one vector: n·(log2 + m).
-  int64_t operations() const { return n * (log2 + (m > 1 ? m : 0)); }
-};
-
-// The plan with the smallest m for which a construction is known; always succeeds for n ≥ 1.
-HadamardPlan plan_hadamard(int64_t n);
-
-// An orthogonal n × n matrix B that can be applied to many vectors.
+// An orthogonal n × n matrix B that can be applied to many vectors. Copies share what they hold.
 class Orthogonal {
  public:
   static Orthogonal identity(int64_t n);
@@ -60,12 +31,15 @@ class Orthogonal {
   static Orthogonal across(int64_t groups, int64_t inner);
   // I_blocks ⊗ b: the same operator on each consecutive block.
   static Orthogonal blocks(int64_t blocks, const Orthogonal& b);
+  // The product that applies the first part first. At least one part, all of one size.
+  static Orthogonal compose(const std::vector<Orthogonal>& parts);
 
   int64_t size() const;
   bool is_identity() const;
   std::string description() const;
 
-  // x ← B x, or x ← Bᵀ x, for every row x of the matrix. Rows have size() elements.
+  // x ← B x, or x ← Bᵀ x, for every row x of the matrix. Rows have size() elements. What a row
+  // becomes depends on that row alone: not on the other rows, the threads or the instruction set.
   void apply(MatrixView<float> rows) const;
   void apply(MatrixView<double> rows) const;
   void apply_transposed(MatrixView<float> rows) const;
@@ -75,7 +49,8 @@ class Orthogonal {
   BasicMatrix<double> matrix() const;
 
   // What a kernel needs to run the same operator: null unless it is made of one fast transform
-  // (with its signs, its outer block count and its inner stride).
+  // (with its signs, its outer block count and its inner stride). Points into this operator: valid
+  // while it or a copy lives.
   struct Fast {
     const HadamardPlan* plan;
     std::span<const float> signs;  // empty: all +1; applied before H
@@ -91,8 +66,8 @@ class Orthogonal {
 };
 
 // How the output of attention is mixed across heads, H_{k·n_h} ⊗ I_{d_h/k} with the smallest power
-// of two k ≤ d_h for which H_{k·n_h} is a Hadamard matrix (9 heads of 64 → 36 × 16). Falls back to
-// the DCT of n_h.
+// of two k that divides d_h for which H_{k·n_h} is a Hadamard matrix (9 heads of 64 → 36 × 16).
+// Falls back to the plan of n_h itself, with its DCT. One head has nothing to mix: the identity.
 Orthogonal cross_head_hadamard(int64_t heads, int64_t head_dim);
 
 }  // namespace quarot
