@@ -1,0 +1,13 @@
+#include "rotation/transform_kernels.h"
+#include "rotation/transform_loops.h"
+
+namespace quarot::avx512 {
+
+template <typename T>
+TransformKernels<T> kernels() {
+  return kernels_of<T, 64>();
+}
+template TransformKernels<float> kernels();
+template TransformKernels<double> kernels();
+
+}  // namespace quarot::avx512
