@@ -8,7 +8,9 @@
 namespace quarot {
 
 int64_t packed_words(int64_t width, int bits);
-BasicMatrix<int32_t> pack_int32(MatrixView<const int8_t> values, int bits);  // bits 4 or 8
+// bits 4 or 8, values in −2^(bits−1)…2^(bits−1)−1.
+BasicMatrix<int32_t> pack_int32(MatrixView<const int8_t> values, int bits);
+// kUnsupported for other bits; kCorrupt where the words do not fit the width. Padding is not read.
 Result<BasicMatrix<int8_t>> unpack_int32(MatrixView<const int32_t> words, int64_t width, int bits);
 
 }  // namespace quarot
