@@ -6,21 +6,24 @@
 
 namespace quarot {
 
-// Accumulates H over batches of inputs, as a running mean.
+// Accumulates H over batches of inputs, as a running mean: no number of tokens overflows. The same
+// batches give the same bits on any number of threads.
 class Hessian {
  public:
-  explicit Hessian(int64_t width) : sum_(width, width, 0.0F) {}
+  explicit Hessian(int64_t width) : mean_(width, width, 0.0F) {}
   void add(ConstMatrixRef inputs);  // [t, width]
   int64_t tokens() const { return tokens_; }
-  const Matrix& matrix() const { return sum_; }
+  const Matrix& matrix() const { return mean_; }  // symmetric, both triangles filled
 
  private:
-  Matrix sum_;
+  void add_block(ConstMatrixRef inputs);
+
+  Matrix mean_;
   int64_t tokens_ = 0;
 };
 
 struct GptqOptions {
-  int64_t block = 128;
+  int64_t block = 128;     // columns between two products; changes speed, the result by round-off
   float damp = 0.01F;      // of the mean diagonal; ×10 a retry until Cholesky succeeds
   bool act_order = false;  // columns by decreasing diagonal; with groups: static groups
 };
@@ -32,6 +35,11 @@ struct GptqReport {
   bool used_double = false;  // Cholesky needed float64
 };
 
+// weight [out, in], hessian [in, in]. A grid of a whole row comes from the weight as given; a
+// group's from the weight as compensated when its turn comes, with act_order from the weight as
+// given. With H = I the result is round_to_nearest's. The same on any number of threads.
+// kInvalidArgument: options that make no sense, shapes that differ, no tokens, a weight or Hessian
+// that is not finite.
 Result<QuantizedWeight> gptq(const WeightQuant& q, const GptqOptions& options,
                              ConstMatrixRef weight, const Hessian& hessian,
                              GptqReport* report = nullptr);
