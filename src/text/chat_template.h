@@ -1,4 +1,6 @@
-// Chat templates: the subset of Jinja2 that the templates of real models use, interpreted.
+// Chat templates: the subset of Jinja2 that the templates of real models use, interpreted with the
+// settings of transformers' apply_chat_template (sandboxed, trim_blocks, lstrip_blocks, no
+// autoescape). https://jinja.palletsprojects.com/en/stable/templates/
 #pragma once
 
 #include <memory>
@@ -25,15 +27,17 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  // The prompt for these messages. `variables` adds or overrides what the template sees beside
-  // `messages` and `add_generation_prompt`: bos_token, eos_token, tools, date_string,
-  // enable_thinking, … raise_exception() in the template becomes an error with its message. Bounded
-  // in steps and output.
+  // The prompt for these messages. `variables` adds to or overrides what the template sees beside
+  // `messages`, `add_generation_prompt`, and `tools` and `documents`, which are none: bos_token,
+  // eos_token, tools, date_string, enable_thinking, … A variable `date`, "YYYY-MM-DD", is the day
+  // that strftime_now() tells instead of today. raise_exception() in the template becomes an error
+  // with its message. Bounded in depth, work and output (16 MiB).
+  // JSON keeps the order of its keys, because tojson prints them and models were trained on it.
   Result<std::string> render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
-                             const nlohmann::json& variables) const;
+                             const nlohmann::ordered_json& variables) const;
   // The same with messages as JSON (tool calls, content parts).
-  Result<std::string> render(const nlohmann::json& messages, bool add_generation_prompt,
-                             const nlohmann::json& variables) const;
+  Result<std::string> render(const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                             const nlohmann::ordered_json& variables) const;
 
  private:
   struct Program;
