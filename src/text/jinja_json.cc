@@ -29,7 +29,7 @@ class Writer {
       return error(ErrorCode::kUnsupported, "values are nested more than {} levels deep",
                    Arena::kMaxDepth);
     }
-    if (!arena_.spend(8)) return {};
+    if (!arena_.spend(Arena::kValueCost)) return {};
     if (is<None>(value)) {
       out_ += "null";
     } else if (const bool* flag = get<bool>(value)) {

@@ -225,7 +225,7 @@ Result<Value> apply_unary(UnaryOperator op, const Value& operand) {
 
 Result<bool> less(Arena& arena, const Value& left, const Value& right, int depth) {
   if (depth > Arena::kMaxDepth) arena.overdraw("values are nested too deeply to be compared");
-  if (!arena.spend(1)) return false;
+  if (!arena.spend(Arena::kValueCost)) return false;
   int64_t left_storage = 0;
   int64_t right_storage = 0;
   const int64_t* a = integer(left, left_storage);

@@ -195,7 +195,7 @@ bool number(const Value& value, double& as_double) {
 
 bool equal(Arena& arena, const Value& left, const Value& right, int depth) {
   if (depth > Arena::kMaxDepth) arena.overdraw("values are nested too deeply to be compared");
-  if (!arena.spend(1)) return false;
+  if (!arena.spend(Arena::kValueCost)) return false;
   int64_t left_storage = 0;
   int64_t right_storage = 0;
   const int64_t* a = integer(left, left_storage);
@@ -256,7 +256,7 @@ void append_str(Arena& arena, std::string& out, const Value& value) {
 
 void append_repr(Arena& arena, std::string& out, const Value& value, int depth) {
   if (depth > Arena::kMaxDepth) arena.overdraw("values are nested too deeply to be printed");
-  if (!arena.spend(8)) return;
+  if (!arena.spend(Arena::kValueCost)) return;
   if (is<Undefined>(value)) {
     out += "Undefined";
   } else if (is<None>(value)) {

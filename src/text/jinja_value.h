@@ -65,13 +65,14 @@ struct Arguments {
 };
 
 // Owns what rendering makes, and counts it. The budget bounds memory and time alike: a byte
-// allocated or looked at costs 1, a node evaluated kNodeCost. An overdrawn arena stays overdrawn:
-// whoever finds it so stops early with any value, and the evaluator, which asks after every node,
-// reports it.
+// allocated or looked at costs 1, a value compared or printed kValueCost, a node evaluated
+// kNodeCost. An overdrawn arena stays overdrawn: whoever finds it so stops early with any value,
+// and the evaluator, which asks after every node, reports it.
 class Arena {
  public:
-  static constexpr size_t kBudget = size_t{256} << 20;
+  static constexpr size_t kBudget = size_t{128} << 20;
   static constexpr size_t kNodeCost = 64;
+  static constexpr size_t kValueCost = 16;
   static constexpr int kMaxDepth = 200;  // of values inside values
 
   // False once the budget is gone.
