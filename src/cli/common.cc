@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "model/json.h"
+#include "formats/json.h"
 
 namespace quarot::cli {
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "formats/parsers.h"
 
@@ -315,23 +316,31 @@ Result<GgufContents> parse(const FileView& file) {
   QUAROT_RETURN_IF_ERROR(check_version(magic, version));
   QUAROT_ASSIGN_OR_RETURN(const size_t tensors, reader.count(kLeastTensor, "tensors"));
   QUAROT_ASSIGN_OR_RETURN(const size_t pairs, reader.count(kLeastMetadata, "metadata pairs"));
-  GgufContents contents{TensorTable(file.path), {}};
+  GgufContents contents{TensorTable(file.path), {}, {}};
+  const size_t begin = reader.position();
   QUAROT_RETURN_IF_ERROR(read_metadata(reader, pairs, contents));
+  contents.metadata_bytes = file.bytes.subspan(begin, reader.position() - begin);
   QUAROT_RETURN_IF_ERROR(read_tensors(reader, tensors, file, contents));
   return contents;
 }
 
 class MappedGguf final : public TableSource<GgufFile> {
  public:
-  explicit MappedGguf(GgufContents contents)
-      : TableSource(std::move(contents.tensors)), metadata_(std::move(contents.metadata)) {}
+  MappedGguf(GgufContents contents, std::shared_ptr<const MappedFile> mapping)
+      : TableSource(std::move(contents.tensors)),
+        metadata_(std::move(contents.metadata)),
+        metadata_bytes_(contents.metadata_bytes),
+        mapping_(std::move(mapping)) {}
 
   const std::map<std::string, GgufValue, std::less<>>& metadata() const override {
     return metadata_;
   }
+  std::span<const std::byte> metadata_bytes() const override { return metadata_bytes_; }
 
  private:
   std::map<std::string, GgufValue, std::less<>> metadata_;
+  std::span<const std::byte> metadata_bytes_;
+  std::shared_ptr<const MappedFile> mapping_;  // what the bytes lie in
 };
 
 }  // namespace
@@ -345,7 +354,21 @@ Result<GgufContents> parse_gguf(const FileView& file) {
 Result<std::unique_ptr<GgufFile>> open_gguf(const std::filesystem::path& path) {
   QUAROT_ASSIGN_OR_RETURN(const FileView file, map_file(path));
   QUAROT_ASSIGN_OR_RETURN(GgufContents contents, parse_gguf(file));
-  return std::unique_ptr<GgufFile>(std::make_unique<MappedGguf>(std::move(contents)));
+  return std::unique_ptr<GgufFile>(std::make_unique<MappedGguf>(std::move(contents), file.mapping));
+}
+
+Status write_gguf_metadata(const GgufFile& gguf, const std::filesystem::path& path) {
+  struct Header {
+    uint32_t magic = kMagic;
+    uint32_t version = 3;
+    uint64_t tensors = 0;
+    uint64_t pairs = 0;
+  };
+  const Header header{.pairs = gguf.metadata().size()};
+  QUAROT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  QUAROT_RETURN_IF_ERROR(file.write(std::as_bytes(std::span(&header, 1))));
+  QUAROT_RETURN_IF_ERROR(file.write(gguf.metadata_bytes()));
+  return file.commit();
 }
 
 }  // namespace quarot

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <variant>
 
 #include "formats/tensor_source.h"
@@ -23,7 +24,13 @@ class GgufFile : public TensorSource {
   // The value if the key is there and has that type (an integer also reads as double).
   template <typename T>
   std::optional<T> get(std::string_view key) const;
+
+  // The metadata as the file stores it.
+  virtual std::span<const std::byte> metadata_bytes() const = 0;
 };
+
+// A GGUF file with this one's metadata and no tensors: keeps a tokenizer and its chat template.
+Status write_gguf_metadata(const GgufFile& gguf, const std::filesystem::path& path);
 
 // Validates the whole header: counts against the file's size, offsets against the alignment, bounds
 // and each other, names against duplicates. Tensors are read dequantised; q/k row order is as in

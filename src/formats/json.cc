@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 
 namespace quarot {
 
@@ -52,6 +53,13 @@ Result<json> parse_json(std::string_view text) {
   } catch (const std::exception& e) {
     return error(ErrorCode::kCorrupt, "not valid JSON: {}", e.what());
   }
+}
+
+Result<json> read_json_file(const std::filesystem::path& path) {
+  QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
+  Result<json> value = parse_json(text);
+  if (!value.ok()) return value.error().with_context(path.string());
+  return value;
 }
 
 }  // namespace quarot

@@ -25,6 +25,7 @@ Result<ShardMap> parse_safetensors_index(std::string_view text, const std::files
 struct GgufContents {
   TensorTable tensors;
   std::map<std::string, GgufValue, std::less<>> metadata;
+  std::span<const std::byte> metadata_bytes;  // of the file
 };
 Result<GgufContents> parse_gguf(const FileView& file);
 

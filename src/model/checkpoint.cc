@@ -1,16 +1,40 @@
 #include "model/checkpoint.h"
 
-#include "formats/gguf.h"
+#include <algorithm>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "formats/json.h"
 #include "formats/llama2c.h"
 #include "formats/safetensors.h"
 #include "model/gguf_checkpoint.h"
-#include "model/json.h"
 
 namespace quarot {
 
 namespace {
 
 namespace fs = std::filesystem;
+
+Status copy_text_file(const fs::path& from, const fs::path& to) {
+  QUAROT_ASSIGN_OR_RETURN(const std::string contents, read_text_file(from));
+  return write_file_atomically(to, contents);
+}
+
+bool is_tokenizer_file(std::string_view name) {
+  constexpr std::string_view kNames[] = {"tokenizer.json",
+                                         "tokenizer.model",
+                                         "tokenizer.gguf",
+                                         "tokenizer_config.json",
+                                         "vocab.json",
+                                         "merges.txt",
+                                         "special_tokens_map.json",
+                                         "generation_config.json",
+                                         "added_tokens.json",
+                                         "chat_template.jinja",
+                                         "chat_template.json"};
+  return std::ranges::find(kNames, name) != std::end(kNames) || name.ends_with(".tiktoken");
+}
 
 class HuggingFaceCheckpoint final : public Checkpoint {
  public:
@@ -32,6 +56,13 @@ class HuggingFaceCheckpoint final : public Checkpoint {
   const std::optional<nlohmann::json>& manifest() const override { return manifest_; }
   Result<std::unique_ptr<Tokenizer>> open_tokenizer() const override {
     return quarot::open_tokenizer(folder_);
+  }
+  Status save_tokenizer(const fs::path& folder) const override {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+      if (!is_tokenizer_file(entry.path().filename().string())) continue;
+      QUAROT_RETURN_IF_ERROR(copy_text_file(entry.path(), folder / entry.path().filename()));
+    }
+    return {};
   }
 
  private:
@@ -63,18 +94,28 @@ class Llama2cCheckpoint final : public Checkpoint {
   const TensorSource& tensors() const override { return *file_; }
   const std::optional<nlohmann::json>& manifest() const override { return manifest_; }
   Result<std::unique_ptr<Tokenizer>> open_tokenizer() const override {
+    QUAROT_ASSIGN_OR_RETURN(const fs::path file, tokenizer_file());
+    return quarot::open_tokenizer(file);
+  }
+  Status save_tokenizer(const fs::path& target) const override {
+    QUAROT_ASSIGN_OR_RETURN(const fs::path file, tokenizer_file());
+    return copy_text_file(file,
+                     target / (file.extension() == ".bin" ? "tokenizer.bin" : "tokenizer.model"));
+  }
+
+ private:
+  Result<fs::path> tokenizer_file() const {
     const fs::path folder = path().parent_path();
     const std::string vocab = std::to_string(file_->header().vocab);
     for (const std::string& name : {"tok" + vocab + ".bin", "tok" + vocab + ".model",
                                     std::string("tokenizer.bin"), std::string("tokenizer.model")}) {
-      if (fs::exists(folder / name)) return quarot::open_tokenizer(folder / name);
+      if (fs::exists(folder / name)) return folder / name;
     }
     return error(ErrorCode::kNotFound,
                  "{}: no tokenizer beside it; expected tok{}.bin, tokenizer.bin or tokenizer.model",
                  path().string(), vocab);
   }
 
- private:
   std::unique_ptr<Llama2cFile> file_;
   nlohmann::json config_;
   std::optional<nlohmann::json> manifest_;

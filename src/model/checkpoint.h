@@ -24,6 +24,10 @@ class Checkpoint {
   virtual const TensorSource& tensors() const = 0;
   virtual Result<std::unique_ptr<Tokenizer>> open_tokenizer() const = 0;
 
+  // Writes the tokenizer's files into a folder, from which open_tokenizer(folder) opens the same
+  // one.
+  virtual Status save_tokenizer(const std::filesystem::path& folder) const = 0;
+
   // quarot.json, where quarot wrote this model itself.
   virtual const std::optional<nlohmann::json>& manifest() const = 0;
 };

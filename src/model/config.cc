@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "model/family.h"
-#include "model/json.h"
+#include "model/json_fields.h"
 #include "model/rope.h"
 
 namespace quarot {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "model/config.h"
-#include "model/json.h"
+#include "model/json_fields.h"
 #include "model/space.h"
 
 namespace quarot {

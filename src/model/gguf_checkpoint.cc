@@ -261,6 +261,9 @@ class GgufCheckpoint final : public Checkpoint {
   Result<std::unique_ptr<Tokenizer>> open_tokenizer() const override {
     return quarot::open_tokenizer(*file_);
   }
+  Status save_tokenizer(const fs::path& folder) const override {
+    return write_gguf_metadata(*file_, folder / "tokenizer.gguf");
+  }
 
  private:
   std::unique_ptr<GgufFile> file_;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "model/config.h"
-#include "model/json.h"
+#include "model/json_fields.h"
 
 namespace quarot {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/random.h"
-#include "model/json.h"
+#include "model/json_fields.h"
 
 namespace quarot {
 

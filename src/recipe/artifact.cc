@@ -112,7 +112,7 @@ class ArtifactWriter {
     QUAROT_RETURN_IF_ERROR(write_outer(transformer, outer));
     QUAROT_RETURN_IF_ERROR(write_index());
     QUAROT_RETURN_IF_ERROR(write_config(outer));
-    QUAROT_RETURN_IF_ERROR(save_tokenizer(checkpoint_.path(), partial_));
+    QUAROT_RETURN_IF_ERROR(checkpoint_.save_tokenizer(partial_));
     QUAROT_RETURN_IF_ERROR(write_manifest());
     QUAROT_RETURN_IF_ERROR(finish());
     progress_.advance(1);

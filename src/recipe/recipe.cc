@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "model/json.h"
+#include "model/json_fields.h"
 
 namespace quarot {
 

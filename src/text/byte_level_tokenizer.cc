@@ -1,7 +1,8 @@
 #include "text/byte_level_tokenizer.h"
 
 #include "base/error.h"
-#include "text/json_file.h"
+#include "formats/json.h"
+#include "text/json_find.h"
 #include "text/merge_list.h"
 
 namespace quarot {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "formats/gguf.h"
 #include "text/byte_level_tokenizer.h"
 #include "text/sentencepiece.h"
 #include "text/tokenizer.h"
@@ -45,6 +46,10 @@ bool is_llama2c_name(std::string_view name) {
 
 Opened open_file(const fs::path& path, TokenizerSettings settings) {
   const std::string name = path.filename().string();
+  if (name.ends_with(".gguf")) {
+    QUAROT_ASSIGN_OR_RETURN(const auto gguf, open_gguf(path));
+    return open_tokenizer(*gguf);
+  }
   if (name == "vocab.json" || name == "merges.txt")
     return open_vocab_and_merges(path, std::move(settings));
   QUAROT_ASSIGN_OR_RETURN(const std::string bytes, read_text_file(path));
@@ -56,7 +61,7 @@ Opened open_file(const fs::path& path, TokenizerSettings settings) {
   if (is_llama2c_name(name)) return open_llama2c(bytes, std::move(settings));
   return error(ErrorCode::kUnsupported,
                "not a tokenizer file by its name; known: *.json, vocab.json with merges.txt, "
-               "tokenizer.model, *.model, *.tiktoken, tok*.bin");
+               "tokenizer.model, *.model, *.tiktoken, tok*.bin, *.gguf");
 }
 
 // The file in the folder that says most, the first in order of name among equals.
@@ -74,7 +79,8 @@ Result<fs::path> find_file(const fs::path& folder) {
       is_rank_file_name,
       [](std::string_view name) { return name == "vocab.json"; },
       is_model_name,
-      is_llama2c_name};
+      is_llama2c_name,
+      [](std::string_view name) { return name == "tokenizer.gguf"; }};
   for (const Predicate& matches : kPreferences) {
     for (const fs::path& file : files) {
       if (matches(file.filename().string())) return file;
@@ -82,7 +88,7 @@ Result<fs::path> find_file(const fs::path& folder) {
   }
   return error(ErrorCode::kNotFound,
                "{}: no tokenizer in this folder; looked for tokenizer.json, tokenizer.model, "
-               "*.tiktoken, vocab.json, *.model, tok*.bin",
+               "*.tiktoken, vocab.json, *.model, tok*.bin, tokenizer.gguf",
                folder.string());
 }
 

@@ -6,7 +6,8 @@
 #include "base/mapped_file.h"
 #include "formats/gguf.h"
 #include "support/data.h"
-#include "text/json_file.h"
+#include "formats/json.h"
+#include "text/json_find.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 

@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "text/json_file.h"
+#include "formats/json.h"
+#include "text/json_find.h"
 #include "text/merge_list.h"
 #include "text/tokenizer_json_parts.h"
 #include "text/tokenizer_pipeline.h"

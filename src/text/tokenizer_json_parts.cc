@@ -4,7 +4,8 @@
 
 #include "base/error.h"
 #include "base/function_ref.h"
-#include "text/json_file.h"
+#include "formats/json.h"
+#include "text/json_find.h"
 #include "text/word_patterns.h"
 
 namespace quarot {

@@ -4,7 +4,8 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
-#include "text/json_file.h"
+#include "formats/json.h"
+#include "text/json_find.h"
 #include "text/vocabulary.h"
 
 namespace quarot {

@@ -1,28 +1,10 @@
-#include "text/json_file.h"
+#include "text/json_find.h"
 
 #include <limits>
-
-#include "base/error.h"
-#include "base/mapped_file.h"
 
 namespace quarot {
 
 using nlohmann::json;
-
-Result<json> parse_json(std::string_view text) {
-  try {
-    return json::parse(text);
-  } catch (const json::exception& exception) {
-    return error(ErrorCode::kCorrupt, "not JSON: {}", exception.what());
-  }
-}
-
-Result<json> read_json_file(const std::filesystem::path& path) {
-  QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
-  auto value = parse_json(text);
-  if (!value.ok()) return value.error().with_context(path.string());
-  return value;
-}
 
 const json* find_value(const json& object, const char* key) {
   if (!object.is_object()) return nullptr;

@@ -2,24 +2,15 @@
 // an error that names the file and the field.
 #pragma once
 
-#include <filesystem>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
-#include "formats/json.h"
 
 namespace quarot {
-
-inline Result<nlohmann::json> read_json_file(const std::filesystem::path& path) {
-  QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, size_t{64} << 20));
-  Result<nlohmann::json> json = parse_json(text);
-  if (!json.ok()) return json.error().with_context(path.string());
-  return json;
-}
 
 // The fields of one JSON object; `where` names it in errors.
 class JsonFields {
