@@ -25,6 +25,7 @@ Error error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) 
 
 // QUAROT_ASSIGN_OR_RETURN(auto file, MappedFile::open(path)): declares or assigns the value, or
 // leaves the function with the error.
+// NOLINTBEGIN(bugprone-macro-parentheses): `target` may be a declaration.
 #define QUAROT_ASSIGN_OR_RETURN(target, expression) \
   QUAROT_ASSIGN_OR_RETURN_(QUAROT_CONCAT_(quarot_result_, __LINE__), target, expression)
 #define QUAROT_ASSIGN_OR_RETURN_(result, target, expression) \
@@ -33,3 +34,4 @@ Error error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) 
   target = *std::move(result)
 #define QUAROT_CONCAT_(a, b) QUAROT_CONCAT2_(a, b)
 #define QUAROT_CONCAT2_(a, b) a##b
+// NOLINTEND(bugprone-macro-parentheses)
