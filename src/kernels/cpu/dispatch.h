@@ -1,0 +1,37 @@
+// The kernels of one instruction set, chosen once at run time.
+//
+// Every instruction set has a folder whose files alone are compiled for it, and fills one Kernels
+// table there. Nothing else may be compiled with its flags: an inline function of a shared header
+// compiled twice is kept once by the linker, and if that is the copy with the newer instructions,
+// an older machine crashes in code that never asked for them.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/cpu/gemm_task.h"
+#include "quarot/status.h"
+
+namespace quarot::cpu {
+
+struct Kernels {
+  std::string_view name;  // as QUAROT_ISA spells it
+  bool (*available)();    // on this machine
+  GemmFunction gemm;
+  // Dot products from registers, at the highest rate the instruction set allows; returns the
+  // number of multiply-adds done. What a kernel's speed is measured against.
+  int64_t (*peak)(int64_t rounds);
+};
+
+// Every table in this binary, the fastest first; the last is "scalar", which is always available.
+std::span<const Kernels* const> compiled_kernels();
+
+// The named one, or with an empty name the fastest available one. kUnsupported, listing those
+// available, if it is unknown or this machine lacks it.
+Result<const Kernels*> find_kernels(std::string_view name);
+
+// find_kernels of the environment variable QUAROT_ISA, read once.
+Result<const Kernels*> kernels();
+
+}  // namespace quarot::cpu

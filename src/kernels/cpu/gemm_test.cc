@@ -1,0 +1,224 @@
+#include "kernels/cpu/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "base/parallel.h"
+#include "base/random.h"
+#include "kernels/cpu/dispatch.h"
+#include "kernels/reference/gemm.h"
+
+namespace quarot::cpu {
+namespace {
+
+struct Shape {
+  int64_t rows, outputs, inputs;
+  int64_t group = 0;
+  bool grouped_activations = false;
+  bool bias = false;
+  bool accumulate = false;
+};
+
+// One product with values from `value(lowest, highest)`, computed by the reference and by kernels.
+class Problem {
+ public:
+  template <typename Value>
+  Problem(const Shape& s, int w_bits, int a_bits, Random& random, Value value)
+      : shape_(s), a_bits_(a_bits), w_values_(s.outputs, s.inputs), a_values_(s.rows, s.inputs) {
+    const int64_t groups = s.group == 0 ? 1 : s.inputs / s.group;
+    for (int8_t& w : w_values_.elements()) w = value(-(1 << (w_bits - 1)), (1 << (w_bits - 1)) - 1);
+    for (int8_t& a : a_values_.elements()) a = value(-(1 << (a_bits - 1)), (1 << (a_bits - 1)) - 1);
+    const auto fill = [&](Matrix& m, int64_t r, int64_t c) {
+      m.resize(r, c);
+      for (float& x : m.elements()) x = static_cast<float>(random.normal());
+    };
+    fill(w_scales_, s.outputs, groups);
+    fill(a_scales_, s.rows, s.grouped_activations ? groups : 1);
+    fill(bias_, 1, s.outputs);
+    fill(y_, s.rows, s.outputs);
+
+    padded_.resize(s.rows, activation_stride(s.inputs));
+    std::ranges::fill(padded_.elements(), int8_t{0});
+    sums_.resize(s.rows, groups);
+    for (int64_t t = 0; t < s.rows; ++t) {
+      std::ranges::copy(a_values_.row(t), padded_.row(t).begin());
+      std::ranges::fill(sums_.row(t), 0);
+      for (int64_t k = 0; k < s.inputs; ++k) {
+        sums_(t, k / (s.inputs / groups)) += a_values_(t, k);
+      }
+    }
+    auto packed =
+        pack_weight(w_bits, w_values_.view(), w_scales_,
+                    s.bias ? std::span<const float>(bias_.elements()) : std::span<const float>());
+    EXPECT_TRUE(packed.ok());
+    packed_ = *std::move(packed);
+  }
+
+  Matrix expected() const {
+    Matrix y = y_;
+    reference::gemm({.rows = shape_.rows,
+                     .outputs = shape_.outputs,
+                     .inputs = shape_.inputs,
+                     .group = shape_.group,
+                     .a = a_values_.data(),
+                     .w = w_values_.data(),
+                     .a_scales = a_scales_.data(),
+                     .a_scale_groups = a_scales_.cols(),
+                     .w_scales = w_scales_.data(),
+                     .bias = shape_.bias ? bias_.data() : nullptr,
+                     .accumulate = shape_.accumulate,
+                     .y = y.data()});
+    return y;
+  }
+
+  Matrix result(const Kernels& kernels) const {
+    Matrix y = y_;
+    const Activations a = {.rows = shape_.rows,
+                           .bits = a_bits_,
+                           .values = padded_.data(),
+                           .stride = padded_.cols(),
+                           .scales = a_scales_.data(),
+                           .scale_groups = a_scales_.cols(),
+                           .sums = sums_.data()};
+    gemm(kernels, a, packed_, y, shape_.accumulate);
+    return y;
+  }
+
+ private:
+  Shape shape_;
+  int a_bits_;
+  BasicMatrix<int8_t> w_values_, a_values_, padded_;
+  Matrix w_scales_, a_scales_, bias_, y_;
+  BasicMatrix<int32_t> sums_;
+  PackedWeight packed_;
+};
+
+bool same_bits(const Matrix& x, const Matrix& y) {
+  return std::memcmp(x.data(), y.data(), static_cast<size_t>(x.size()) * sizeof(float)) == 0;
+}
+
+class GemmTest : public ::testing::TestWithParam<const Kernels*> {
+ protected:
+  void SetUp() override {
+    if (!GetParam()->available()) GTEST_SKIP() << "not on this machine";
+  }
+  const Kernels& kernels() const { return *GetParam(); }
+};
+
+TEST_P(GemmTest, EqualsTheReferenceForEveryShape) {
+  Random random(1);
+  const auto any = [&](int lowest, int highest) {
+    return static_cast<int8_t>(lowest +
+                               static_cast<int>(random.below(uint64_t(highest - lowest + 1))));
+  };
+  std::vector<Shape> shapes = {
+      {1, 1, 1},        {1, 32, 64},     {2, 33, 65},       {3, 31, 7},
+      {5, 70, 576},     {12, 64, 1000},  {13, 96, 2500},    {17, 100, 300},
+      {31, 5, 129},     {32, 64, 4096},  {100, 40, 72},     {300, 33, 40},
+      {1, 64, 128, 64}, {7, 40, 96, 32}, {37, 70, 384, 96}, {9, 33, 256, 128}};
+  for (int64_t rows = 1; rows <= 26; ++rows) shapes.push_back({rows, 48, 136});
+  int i = 0;
+  for (Shape s : shapes) {
+    s.bias = (i & 1) != 0;
+    s.accumulate = (i & 2) != 0;
+    s.grouped_activations = s.group != 0 && (i & 1) != 0;
+    ++i;
+    for (const int w_bits : {4, 8}) {
+      for (const int a_bits : {4, 8, 2 + i % 7}) {
+        const Problem p(s, w_bits, a_bits, random, any);
+        EXPECT_TRUE(same_bits(p.expected(), p.result(kernels())))
+            << s.rows << " x " << s.outputs << " x " << s.inputs << " in groups of " << s.group
+            << ", W" << w_bits << "A" << a_bits;
+      }
+    }
+  }
+}
+
+// The sums farthest from zero: u = 15 or 255 (w highest) with the most negative activation, for
+// longer than 16-bit partial sums stay exact, and the other three corners.
+TEST_P(GemmTest, ExtremeValuesDoNotOverflow) {
+  Random random(2);
+  for (const int a_bits : {2, 3, 4, 5, 6, 7, 8}) {
+    for (const int w_bits : {4, 8}) {
+      for (int corner = 0; corner < 4; ++corner) {
+        bool weight = false;
+        const auto extreme = [&](int lowest, int highest) {
+          return static_cast<int8_t>((corner >> (weight ? 0 : 1) & 1) != 0 ? highest : lowest);
+        };
+        // Problem draws all weights, then all activations.
+        int64_t drawn = 0;
+        const Shape s = {3, 33, 4 * 1088};
+        const auto value = [&](int lowest, int highest) {
+          weight = drawn++ < s.outputs * s.inputs;
+          return extreme(lowest, highest);
+        };
+        const Problem p(s, w_bits, a_bits, random, value);
+        EXPECT_TRUE(same_bits(p.expected(), p.result(kernels())))
+            << "W" << w_bits << "A" << a_bits << " corner " << corner;
+      }
+    }
+  }
+}
+
+TEST_P(GemmTest, LongestRowsStayExact) {
+  Random random(3);
+  const auto lowest = [](int low, int) { return static_cast<int8_t>(low); };
+  const Problem p({1, 2, 131071}, 8, 8, random, lowest);
+  EXPECT_TRUE(same_bits(p.expected(), p.result(kernels())));
+}
+
+TEST_P(GemmTest, ThreadsAndOtherRowsChangeNothing) {
+  Random random(4);
+  const auto any = [&](int lowest, int highest) {
+    return static_cast<int8_t>(lowest +
+                               static_cast<int>(random.below(uint64_t(highest - lowest + 1))));
+  };
+  const Problem p({700, 160, 1536}, 4, 4, random, any);
+  const int threads = thread_count();
+  const Matrix expected = p.expected();
+  for (const int count : {1, 2, 3, 7}) {
+    set_thread_count(count);
+    EXPECT_TRUE(same_bits(expected, p.result(kernels())));
+  }
+  set_thread_count(threads);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, GemmTest,
+                         ::testing::ValuesIn(compiled_kernels().begin(), compiled_kernels().end()),
+                         [](const auto& isa) { return std::string(isa.param->name); });
+
+TEST(Dispatch, UnknownNamesListWhatIsThere) {
+  EXPECT_EQ((*find_kernels("scalar"))->name, "scalar");
+  EXPECT_TRUE((*find_kernels(""))->available());
+  const auto unknown = find_kernels("sse9");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.error().code(), ErrorCode::kUnsupported);
+  EXPECT_NE(unknown.error().message().find("scalar"), std::string::npos);
+}
+
+TEST(PackWeight, RefusesWhatDoesNotFit) {
+  const BasicMatrix<int8_t> values(4, 96, int8_t{1});
+  EXPECT_TRUE(pack_weight(4, values.view(), Matrix(4, 1, 1.0F)).ok());
+  EXPECT_TRUE(pack_weight(4, values.view(), Matrix(4, 3, 1.0F)).ok());
+  EXPECT_FALSE(pack_weight(5, values.view(), Matrix(4, 1, 1.0F)).ok());
+  EXPECT_FALSE(pack_weight(4, values.view(), Matrix(3, 1, 1.0F)).ok());
+  EXPECT_FALSE(pack_weight(4, values.view(), Matrix(4, 6, 1.0F)).ok());
+  EXPECT_FALSE(pack_weight(4, values.view(), Matrix(4, 1, 1.0F), std::vector<float>(3)).ok());
+}
+
+// Worked by hand: output 0 holds w = k − 8 for inputs 0…7, so that u = k.
+TEST(PackWeight, LayoutIsAsDocumented) {
+  BasicMatrix<int8_t> values(1, 8);
+  for (int k = 0; k < 8; ++k) values(0, k) = static_cast<int8_t>(k - 8);
+  const auto packed = pack_weight(4, values.view(), Matrix(1, 1, 2.0F));
+  ASSERT_TRUE(packed.ok());
+  const uint8_t expected[] = {0x40, 0x51, 0x62, 0x73, 0x88};
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(packed->data[i], expected[i]);
+  EXPECT_EQ(packed->data.size(), 32U * 64 / 2);
+  EXPECT_EQ(packed->scales[0], 2.0F);
+}
+
+}  // namespace
+}  // namespace quarot::cpu

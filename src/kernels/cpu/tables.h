@@ -1,0 +1,18 @@
+// The tables that the folders of the instruction sets define.
+#pragma once
+
+#include "kernels/cpu/dispatch.h"
+
+namespace quarot::cpu {
+
+extern const Kernels kScalar;
+#if defined(__x86_64__)
+extern const Kernels kAvx2;
+extern const Kernels kAvxVnni;
+extern const Kernels kAvx512Vnni;
+extern const Kernels kAmx;
+#elif defined(__aarch64__)
+extern const Kernels kNeonDot;
+#endif
+
+}  // namespace quarot::cpu
