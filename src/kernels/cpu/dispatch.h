@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "kernels/cpu/gemm_task.h"
+#include "kernels/row_task.h"
 #include "quarot/status.h"
 
 namespace quarot::cpu {
@@ -19,6 +20,8 @@ struct Kernels {
   std::string_view name;  // as QUAROT_ISA spells it
   bool (*available)();    // on this machine
   GemmFunction gemm;
+  // Rows first…last−1; scratch holds twice the width rounded up to 16.
+  void (*rows)(const RowTask& task, int64_t first, int64_t last, float* scratch);
   // Dot products from registers, at the highest rate the instruction set allows; returns the
   // number of multiply-adds done. What a kernel's speed is measured against.
   int64_t (*peak)(int64_t rounds);

@@ -2,12 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <vector>
 
 #include "base/parallel.h"
 #include "base/random.h"
-#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/kernels_test.h"
 #include "kernels/reference/gemm.h"
 
 namespace quarot::cpu {
@@ -95,17 +94,7 @@ class Problem {
   PackedWeight packed_;
 };
 
-bool same_bits(const Matrix& x, const Matrix& y) {
-  return std::memcmp(x.data(), y.data(), static_cast<size_t>(x.size()) * sizeof(float)) == 0;
-}
-
-class GemmTest : public ::testing::TestWithParam<const Kernels*> {
- protected:
-  void SetUp() override {
-    if (!GetParam()->available()) GTEST_SKIP() << "not on this machine";
-  }
-  const Kernels& kernels() const { return *GetParam(); }
-};
+using GemmTest = KernelsTest;
 
 TEST_P(GemmTest, EqualsTheReferenceForEveryShape) {
   Random random(1);
@@ -185,9 +174,7 @@ TEST_P(GemmTest, ThreadsAndOtherRowsChangeNothing) {
   set_thread_count(threads);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, GemmTest,
-                         ::testing::ValuesIn(compiled_kernels().begin(), compiled_kernels().end()),
-                         [](const auto& isa) { return std::string(isa.param->name); });
+INSTANTIATE_TEST_SUITE_P(Isa, GemmTest, every_isa(), isa_name);
 
 TEST(Dispatch, UnknownNamesListWhatIsThere) {
   EXPECT_EQ((*find_kernels("scalar"))->name, "scalar");

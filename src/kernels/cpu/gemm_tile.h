@@ -22,8 +22,8 @@
 
 namespace quarot::cpu {
 
-// With few rows each weight is used once, straight from memory: its lines are asked for early enough
-// that the arithmetic of the lines before hides the wait.
+// With few rows each weight is used once, straight from memory: its lines are asked for early
+// enough that the arithmetic of the lines before hides the wait.
 inline constexpr int kStreamRows = 8;
 inline constexpr int64_t kStreamAhead = 4096;  // bytes
 

@@ -1,7 +1,9 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/avx512vnni/gemm_isa.h"
+#include "kernels/cpu/avx512vnni/simd.h"
 #include "kernels/cpu/features.h"
+#include "kernels/cpu/rows_isa.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -162,6 +164,7 @@ const Kernels kAmx = {
     .name = "amx",
     .available = has_amx_int8,
     .gemm = amx_range,
+    .rows = Rows<F16Avx512>::run,
     .peak = amx_peak,
 };
 

@@ -1,5 +1,7 @@
+#include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/avx2/ymm.h"
 #include "kernels/cpu/features.h"
+#include "kernels/cpu/rows_isa.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -49,6 +51,7 @@ const Kernels kAvx2 = {
     .name = "avx2",
     .available = has_avx2,
     .gemm = gemm_range<Avx2>,
+    .rows = Rows<F16Avx2>::run,
     .peak = dot_peak<Avx2>,
 };
 

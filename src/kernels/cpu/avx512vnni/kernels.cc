@@ -1,5 +1,7 @@
 #include "kernels/cpu/avx512vnni/gemm_isa.h"
+#include "kernels/cpu/avx512vnni/simd.h"
 #include "kernels/cpu/features.h"
+#include "kernels/cpu/rows_isa.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -8,6 +10,7 @@ const Kernels kAvx512Vnni = {
     .name = "avx512vnni",
     .available = has_avx512_vnni,
     .gemm = gemm_range<Avx512Vnni>,
+    .rows = Rows<F16Avx512>::run,
     .peak = dot_peak<Avx512Vnni>,
 };
 

@@ -1,5 +1,7 @@
+#include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/avx2/ymm.h"
 #include "kernels/cpu/features.h"
+#include "kernels/cpu/rows_isa.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -32,6 +34,7 @@ const Kernels kAvxVnni = {
     .name = "avxvnni",
     .available = has_avx_vnni,
     .gemm = gemm_range<AvxVnni>,
+    .rows = Rows<F16Avx2>::run,
     .peak = dot_peak<AvxVnni>,
 };
 

@@ -1,4 +1,6 @@
 #include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/rows_isa.h"
+#include "kernels/cpu/scalar/simd.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -93,6 +95,7 @@ const Kernels kScalar = {
     .name = "scalar",
     .available = always,
     .gemm = gemm_range<Scalar>,
+    .rows = Rows<F16Scalar>::run,
     .peak = dot_peak<Scalar>,
 };
 
