@@ -10,11 +10,14 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/cache_task.h"
 #include "kernels/cpu/gemm_task.h"
 #include "kernels/row_task.h"
 #include "quarot/status.h"
 
 namespace quarot::cpu {
+
+struct AttendTask;
 
 struct Kernels {
   std::string_view name;  // as QUAROT_ISA spells it
@@ -22,6 +25,11 @@ struct Kernels {
   GemmFunction gemm;
   // Rows first…last−1; scratch holds twice the width rounded up to 16.
   void (*rows)(const RowTask& task, int64_t first, int64_t last, float* scratch);
+  // Tokens first…last−1; scratch holds two head vectors.
+  void (*heads)(const HeadsTask& task, int64_t first, int64_t last, float* scratch);
+  void (*attend)(const AttendTask& task);
+  void (*merge)(const float* states, int64_t chunks, int64_t stride, int64_t groups,
+                int64_t head_dim, float* sum, float* y);
   // Dot products from registers, at the highest rate the instruction set allows; returns the
   // number of multiply-adds done. What a kernel's speed is measured against.
   int64_t (*peak)(int64_t rounds);

@@ -6,12 +6,14 @@ namespace quarot::cpu {
 
 template <int kIndex>
 struct Index {
-  constexpr operator int() const { return kIndex; }  // NOLINT: an index is an int
+  [[gnu::always_inline]] constexpr operator int() const {
+    return kIndex;
+  }  // NOLINT: an index is an int
 };
 
 // f(Index<0>()), …, f(Index<kCount − 1>()).
 template <int kCount, int kFirst = 0, typename F>
-__attribute__((always_inline)) inline void unroll(const F& f) {
+[[gnu::always_inline]] inline void unroll(const F& f) {
   if constexpr (kFirst < kCount) {
     f(Index<kFirst>());
     unroll<kCount, kFirst + 1>(f);

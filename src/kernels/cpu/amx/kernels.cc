@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/avx512vnni/gemm_isa.h"
 #include "kernels/cpu/avx512vnni/simd.h"
+#include "kernels/cpu/cache_isa.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/rows_isa.h"
 #include "kernels/cpu/tables.h"
@@ -165,6 +166,9 @@ const Kernels kAmx = {
     .available = has_amx_int8,
     .gemm = amx_range,
     .rows = Rows<F16Avx512>::run,
+    .heads = Cache<F16Avx512>::heads,
+    .attend = Cache<F16Avx512>::attend,
+    .merge = Cache<F16Avx512>::merge,
     .peak = amx_peak,
 };
 

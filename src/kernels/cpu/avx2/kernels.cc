@@ -1,5 +1,6 @@
 #include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/avx2/ymm.h"
+#include "kernels/cpu/cache_isa.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/rows_isa.h"
 #include "kernels/cpu/tables.h"
@@ -52,6 +53,9 @@ const Kernels kAvx2 = {
     .available = has_avx2,
     .gemm = gemm_range<Avx2>,
     .rows = Rows<F16Avx2>::run,
+    .heads = Cache<F16Avx2>::heads,
+    .attend = Cache<F16Avx2>::attend,
+    .merge = Cache<F16Avx2>::merge,
     .peak = dot_peak<Avx2>,
 };
 

@@ -84,6 +84,45 @@ struct F16Avx2 {
     return _mm256_cvtss_f32(_mm256_max_ps(s, swap_half<1>(s)));
   }
 
+  static constexpr bool kWide = false;
+  struct Words {
+    __m256i lo, hi;
+  };
+  static float first(F x) { return _mm256_cvtss_f32(x.lo); }
+  static F fma(F x, F y, F z) {
+    return {_mm256_fmadd_ps(x.lo, y.lo, z.lo), _mm256_fmadd_ps(x.hi, y.hi, z.hi)};
+  }
+  static F keep_above(F x, F y, float limit) {
+    const __m256 l = _mm256_set1_ps(limit);
+    return {_mm256_and_ps(x.lo, _mm256_cmp_ps(y.lo, l, _CMP_GT_OQ)),
+            _mm256_and_ps(x.hi, _mm256_cmp_ps(y.hi, l, _CMP_GT_OQ))};
+  }
+  static __m256 bytes_half(const uint8_t* p) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+  }
+  static F load_bytes(const uint8_t* p) { return {bytes_half(p), bytes_half(p + 8)}; }
+  static Words load_words(const uint32_t* p) {
+    const auto* v = reinterpret_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
+  }
+  static F as_float(Words x) { return {_mm256_castsi256_ps(x.lo), _mm256_castsi256_ps(x.hi)}; }
+  template <int kShift>
+  static Words shr(Words x) {
+    return {_mm256_srli_epi32(x.lo, kShift), _mm256_srli_epi32(x.hi, kShift)};
+  }
+  template <int kShift>
+  static Words shl_or(Words x, Words y) {
+    return {_mm256_or_si256(x.lo, _mm256_slli_epi32(y.lo, kShift)),
+            _mm256_or_si256(x.hi, _mm256_slli_epi32(y.hi, kShift))};
+  }
+  template <int kBits>
+  static F low_bits(Words x) {
+    const __m256i mask = _mm256_set1_epi32((1 << kBits) - 1);
+    return {_mm256_cvtepi32_ps(_mm256_and_si256(x.lo, mask)),
+            _mm256_cvtepi32_ps(_mm256_and_si256(x.hi, mask))};
+  }
+
   static Sum no_sum() { return _mm256_setzero_si256(); }
   static Sum store_bytes(int8_t* p, F x, Sum sum) {
     const __m256i lo = _mm256_cvtps_epi32(x.lo);  // rounds half to even

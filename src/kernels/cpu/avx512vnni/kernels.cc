@@ -1,5 +1,6 @@
 #include "kernels/cpu/avx512vnni/gemm_isa.h"
 #include "kernels/cpu/avx512vnni/simd.h"
+#include "kernels/cpu/cache_isa.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/rows_isa.h"
 #include "kernels/cpu/tables.h"
@@ -11,6 +12,9 @@ const Kernels kAvx512Vnni = {
     .available = has_avx512_vnni,
     .gemm = gemm_range<Avx512Vnni>,
     .rows = Rows<F16Avx512>::run,
+    .heads = Cache<F16Avx512>::heads,
+    .attend = Cache<F16Avx512>::attend,
+    .merge = Cache<F16Avx512>::merge,
     .peak = dot_peak<Avx512Vnni>,
 };
 

@@ -57,6 +57,37 @@ struct F16Avx512 {
     return _mm512_cvtss_f32(max(x, swap<1>(x)));
   }
 
+  static constexpr bool kWide = true;
+  using Words = __m512i;
+  static float first(F x) { return _mm512_cvtss_f32(x); }
+  static F fma(F x, F y, F z) { return _mm512_fmadd_ps(x, y, z); }
+  static F keep_above(F x, F y, float limit) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y, splat(limit), _CMP_GT_OQ), x);
+  }
+  static F load_bytes(const uint8_t* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+  }
+  static Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
+  static F as_float(Words x) { return _mm512_castsi512_ps(x); }
+  template <int kShift>
+  static Words shr(Words x) {
+    return kShift == 0 ? x : _mm512_srli_epi32(x, kShift);
+  }
+  template <int kShift>
+  static Words shl_or(Words x, Words y) {
+    return _mm512_or_si512(x, _mm512_slli_epi32(y, kShift));
+  }
+  template <int kBits>
+  static F low_bits(Words x) {
+    if constexpr (kBits == 4) {  // a table look-up reads just the low four bits of its index
+      return _mm512_permutexvar_ps(
+          x, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    } else {
+      return _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32((1 << kBits) - 1)));
+    }
+  }
+
   static Sum no_sum() { return _mm512_setzero_si512(); }
   static Sum store_bytes(int8_t* p, F x, Sum sum) {
     const __m512i q = _mm512_cvtps_epi32(x);  // rounds half to even

@@ -1,3 +1,4 @@
+#include "kernels/cpu/cache_isa.h"
 #include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/rows_isa.h"
 #include "kernels/cpu/scalar/simd.h"
@@ -96,6 +97,9 @@ const Kernels kScalar = {
     .available = always,
     .gemm = gemm_range<Scalar>,
     .rows = Rows<F16Scalar>::run,
+    .heads = Cache<F16Scalar>::heads,
+    .attend = Cache<F16Scalar>::attend,
+    .merge = Cache<F16Scalar>::merge,
     .peak = dot_peak<Scalar>,
 };
 

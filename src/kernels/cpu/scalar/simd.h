@@ -88,6 +88,45 @@ struct F16Scalar {
     return largest;
   }
 
+  static constexpr bool kWide = false;
+  struct Words {
+    uint32_t v[kLanes];
+  };
+  static float first(const F& x) { return x.v[0]; }
+  static F fma(const F& x, const F& y, const F& z) {
+    return each([&](int i) { return __builtin_fmaf(x.v[i], y.v[i], z.v[i]); });
+  }
+  static F keep_above(const F& x, const F& y, float limit) {
+    return each([&](int i) { return y.v[i] > limit ? x.v[i] : 0.0F; });
+  }
+  static F load_bytes(const uint8_t* p) {
+    return each([&](int i) { return static_cast<float>(p[i]); });
+  }
+  static Words load_words(const uint32_t* p) {
+    Words w;
+    __builtin_memcpy(w.v, p, sizeof w.v);
+    return w;
+  }
+  static F as_float(const Words& x) {
+    F f;
+    __builtin_memcpy(f.v, x.v, sizeof f.v);
+    return f;
+  }
+  template <int kShift>
+  static Words shr(Words x) {
+    for (uint32_t& v : x.v) v >>= kShift;
+    return x;
+  }
+  template <int kShift>
+  static Words shl_or(Words x, const Words& y) {
+    for (int i = 0; i < kLanes; ++i) x.v[i] |= y.v[i] << kShift;
+    return x;
+  }
+  template <int kBits>
+  static F low_bits(const Words& x) {
+    return each([&](int i) { return static_cast<float>(x.v[i] & ((1U << kBits) - 1)); });
+  }
+
   static Sum no_sum() { return 0; }
   static Sum store_bytes(int8_t* p, const F& x, Sum sum) {
     const F q = round(x);
