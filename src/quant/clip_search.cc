@@ -12,7 +12,7 @@ namespace quarot {
 
 namespace {
 
-constexpr double kNorm = 2.35;
+constexpr double kNorm = 2.4;
 constexpr size_t kBlock = 256;
 constexpr size_t kLanes = 16;
 
@@ -44,14 +44,13 @@ QUAROT_SIMD_CLONES double residual(const Levels& levels, std::span<const float> 
   for (size_t first = 0; first < w.size(); first += kBlock) {
     const size_t count = std::min(kBlock, w.size() - first);
     const float* data = w.data() + first;
-    alignas(64) float powers[kBlock];
+    alignas(64) float powers[kBlock] = {};
     for (size_t i = 0; i < count; ++i) {
       const float t = levels.in_units(data[i]);
       powers[i] = t - levels.round(t);
     }
     for (size_t i = 0; i < count; ++i) powers[i] = power_2_4(powers[i]);
     const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
-    std::fill(powers + count, powers + padded, 0.0F);
     for (size_t i = kLanes; i < padded; i += kLanes) {
       for (size_t lane = 0; lane < kLanes; ++lane) powers[lane] += powers[i + lane];
     }
