@@ -1,6 +1,7 @@
 #include "formats/safetensors.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "formats/parsers.h"
@@ -27,6 +28,18 @@ class SafetensorsFiles final : public TableSource<SafetensorsSource> {
                    path().string(), tensor_label(name), info->type);
     }
     return RawTensor{*dtype, info->shape, table().stored(*info).bytes};
+  }
+
+  Result<BasicMatrix<int32_t>> read_int32(std::string_view name) const override {
+    QUAROT_ASSIGN_OR_RETURN(const RawTensor stored, raw(name));
+    if (stored.dtype != Dtype::kI32) {
+      return error(ErrorCode::kCorrupt, "{}: {} is of type {}, expected I32", path().string(),
+                   tensor_label(name), dtype_name(stored.dtype));
+    }
+    const TensorInfo& info = *find(name);
+    BasicMatrix<int32_t> words(info.rows(), info.cols());
+    std::memcpy(words.data(), stored.bytes.data(), stored.bytes.size());
+    return words;
   }
 
  private:

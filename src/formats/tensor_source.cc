@@ -1,5 +1,7 @@
 #include "formats/tensor_source.h"
 
+#include "base/error.h"
+
 namespace quarot {
 
 int64_t TensorInfo::rows() const {
@@ -9,5 +11,10 @@ int64_t TensorInfo::rows() const {
 }
 
 int64_t TensorInfo::cols() const { return shape.empty() ? 1 : shape.back(); }
+
+Result<BasicMatrix<int32_t>> TensorSource::read_int32(std::string_view name) const {
+  return error(ErrorCode::kUnsupported, "{}: tensor {} cannot be read as packed integers",
+               path().string(), name);
+}
 
 }  // namespace quarot

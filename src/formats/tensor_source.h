@@ -40,6 +40,9 @@ class TensorSource {
   // The same, `count` rows from row `first` on: for the one matrix that need not be read whole, the
   // embedding.
   virtual Result<Matrix> read_rows(std::string_view name, int64_t first, int64_t count) const = 0;
+
+  // An I32 tensor as the integers it holds: packed words. Only safetensors has such.
+  virtual Result<BasicMatrix<int32_t>> read_int32(std::string_view name) const;
 };
 
 }  // namespace quarot

@@ -99,8 +99,8 @@ class Llama2cCheckpoint final : public Checkpoint {
   }
   Status save_tokenizer(const fs::path& target) const override {
     QUAROT_ASSIGN_OR_RETURN(const fs::path file, tokenizer_file());
-    return copy_text_file(file,
-                     target / (file.extension() == ".bin" ? "tokenizer.bin" : "tokenizer.model"));
+    return copy_text_file(
+        file, target / (file.extension() == ".bin" ? "tokenizer.bin" : "tokenizer.model"));
   }
 
  private:

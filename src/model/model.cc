@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "model/family.h"
+#include "model/transform.h"
+#include "quant/pack.h"
 
 namespace quarot {
 
@@ -41,16 +43,63 @@ Result<std::vector<float>> read_vector(const TensorSource& tensors, const std::s
   return std::vector<float>(values.elements().begin(), values.elements().end());
 }
 
-// A tensor that several linears share is read once for all of them.
+// Where a linear's rows lie in the family's files.
+struct LinearPlace {
+  std::string tensor;  // without ".weight" or ".bias"
+  int64_t first_row = 0;
+  int64_t total_rows = 0;
+};
+
+LinearPlace place_of(const ModelConfig& config, int64_t layer, Role role) {
+  const Family& family = *find_family(config.family);
+  const auto spec = std::ranges::find(family.linears, role, &LinearSpec::role);
+  LinearPlace place{fmt::format("model.layers.{}.{}", layer, spec->tensor)};
+  for (const LinearSpec& other : family.linears) {
+    if (other.tensor != spec->tensor) continue;
+    if (other.role == role) place.first_row = place.total_rows;
+    place.total_rows += config.width(spaces_of(other.role).output);
+  }
+  return place;
+}
+
+// compressed-tensors' pack-quantized layout. DESIGN.md, section 5.
+Result<QuantizedWeight> read_packed(const TensorSource& tensors, const std::string& name,
+                                    int64_t rows, int64_t cols) {
+  const TensorInfo* info = tensors.find(name + "_packed");
+  QUAROT_ASSIGN_OR_RETURN(const BasicMatrix<int32_t> words, tensors.read_int32(name + "_packed"));
+  QuantizedWeight weight;
+  weight.quant.bits = words.cols() == packed_words(cols, 4) ? 4 : 8;
+  Result<BasicMatrix<int8_t>> values = unpack_int32(words.view(), cols, weight.quant.bits);
+  if (!values.ok())
+    return values.error().with_context(
+        fmt::format("{}: tensor {}", tensors.path().string(), info->name));
+  weight.values = *std::move(values);
+  QUAROT_ASSIGN_OR_RETURN(weight.scales, tensors.read(name + "_scale"));
+  const int64_t groups = weight.scales.cols();
+  if (weight.values.rows() != rows || weight.scales.rows() != rows || groups < 1 ||
+      cols % groups != 0) {
+    return error(ErrorCode::kCorrupt, "{}: tensor {} is no packed [{}, {}] with its scales",
+                 tensors.path().string(), info->name, rows, cols);
+  }
+  weight.quant.group = groups == 1 ? 0 : cols / groups;
+  weight.zeros = BasicMatrix<int32_t>(rows, groups, 0);
+  return weight;
+}
+
+// Reads the linears of one layer. A tensor that several of them share is read once for all.
 class LinearReader {
  public:
   LinearReader(const TensorSource& tensors, const ModelConfig& config, int64_t layer)
       : tensors_(&tensors), config_(&config), layer_(layer) {}
 
   Result<Linear> read(Role role) {
-    const LinearPlace place = place_of(*config_, layer_, role);
     const int64_t in = config_->width(spaces_of(role).input);
     const int64_t out = config_->width(spaces_of(role).output);
+    const std::string own = linear_name(layer_, role);
+    if (tensors_->find(own + ".weight_packed") != nullptr) return read_own_packed(own, out, in);
+    LinearPlace place = place_of(*config_, layer_, role);
+    // Files that quarot wrote have the parts of fused tensors under names of their own.
+    if (tensors_->find(own + ".weight") != nullptr) place = {own, 0, out};
     if (place.tensor != name_) QUAROT_RETURN_IF_ERROR(load(place, in));
     Linear linear;
     if (place.total_rows == out) {
@@ -67,14 +116,22 @@ class LinearReader {
   }
 
  private:
+  Result<Linear> read_own_packed(const std::string& name, int64_t out, int64_t in) const {
+    Linear linear;
+    QUAROT_ASSIGN_OR_RETURN(linear.quantized, read_packed(*tensors_, name + ".weight", out, in));
+    QUAROT_ASSIGN_OR_RETURN(linear.bias, read_optional_vector(name + ".bias", out));
+    return linear;
+  }
+
+  Result<std::vector<float>> read_optional_vector(const std::string& name, int64_t size) const {
+    if (tensors_->find(name) == nullptr) return std::vector<float>();
+    return read_vector(*tensors_, name, size);
+  }
+
   Status load(const LinearPlace& place, int64_t in) {
     QUAROT_ASSIGN_OR_RETURN(weight_,
                             read_matrix(*tensors_, place.tensor + ".weight", place.total_rows, in));
-    bias_.clear();
-    if (tensors_->find(place.tensor + ".bias") != nullptr) {
-      QUAROT_ASSIGN_OR_RETURN(bias_,
-                              read_vector(*tensors_, place.tensor + ".bias", place.total_rows));
-    }
+    QUAROT_ASSIGN_OR_RETURN(bias_, read_optional_vector(place.tensor + ".bias", place.total_rows));
     name_ = place.tensor;
     return {};
   }
@@ -87,6 +144,21 @@ class LinearReader {
   std::vector<float> bias_;
 };
 
+// The transforms that quarot.json says are left to the forward pass.
+Result<OnlineTransforms> read_online_transforms(const Checkpoint& checkpoint,
+                                                const ModelConfig& config) {
+  if (!checkpoint.manifest()) return OnlineTransforms();
+  const std::string where = (checkpoint.path() / "quarot.json").string();
+  const auto recipe = checkpoint.manifest()->find("recipe");
+  if (recipe == checkpoint.manifest()->end() || !recipe->is_object() ||
+      !recipe->contains("transforms")) {
+    return error(ErrorCode::kCorrupt, "{}: \"recipe\" with \"transforms\" is missing", where);
+  }
+  QUAROT_ASSIGN_OR_RETURN(const TransformSpec spec,
+                          parse_transform_spec((*recipe)["transforms"], where));
+  return online_transforms(config, spec);
+}
+
 }  // namespace
 
 int64_t Model::bytes() const {
@@ -97,16 +169,21 @@ int64_t Model::bytes() const {
   return elements * static_cast<int64_t>(sizeof(float));
 }
 
-LinearPlace place_of(const ModelConfig& config, int64_t layer, Role role) {
-  const Family& family = *find_family(config.family);
-  const auto spec = std::ranges::find(family.linears, role, &LinearSpec::role);
-  LinearPlace place{fmt::format("model.layers.{}.{}", layer, spec->tensor), 0, 0};
-  for (const LinearSpec& other : family.linears) {
-    if (other.tensor != spec->tensor) continue;
-    if (other.role == role) place.first_row = place.total_rows;
-    place.total_rows += config.width(spaces_of(other.role).output);
+std::string linear_name(int64_t layer, Role role) {
+  const bool attention =
+      role == Role::kQuery || role == Role::kKey || role == Role::kValue || role == Role::kOutput;
+  return fmt::format("model.layers.{}.{}.{}", layer, attention ? "self_attn" : "mlp",
+                     spaces_of(role).name);
+}
+
+void dequantize(Model& model) {
+  for (Layer& layer : model.layers) {
+    for (Linear& linear : layer.linears) {
+      if (!linear.quantized) continue;
+      linear.weight = linear.quantized->dequantize();
+      linear.quantized.reset();
+    }
   }
-  return place;
 }
 
 Result<Model> load_outer(const Checkpoint& checkpoint) {
@@ -123,6 +200,7 @@ Result<Model> load_outer(const Checkpoint& checkpoint) {
     QUAROT_ASSIGN_OR_RETURN(model.lm_head,
                             read_matrix(tensors, "lm_head.weight", config.vocab, config.hidden));
   }
+  QUAROT_ASSIGN_OR_RETURN(model.online, read_online_transforms(checkpoint, config));
   return model;
 }
 
@@ -143,6 +221,15 @@ Result<Layer> load_layer(const Checkpoint& checkpoint, const ModelConfig& config
   if (config.query_key_norm) {
     QUAROT_ASSIGN_OR_RETURN(layer.query_norm, norm("self_attn.q_norm", config.head_dim));
     QUAROT_ASSIGN_OR_RETURN(layer.key_norm, norm("self_attn.k_norm", config.head_dim));
+  }
+  const int64_t kv_width = config.width(Space::kKey);
+  if (tensors.find(prefix + "self_attn.key_center") != nullptr) {
+    QUAROT_ASSIGN_OR_RETURN(layer.key_center,
+                            read_vector(tensors, prefix + "self_attn.key_center", kv_width));
+  }
+  if (tensors.find(prefix + "self_attn.value_center") != nullptr) {
+    QUAROT_ASSIGN_OR_RETURN(layer.value_center,
+                            read_vector(tensors, prefix + "self_attn.value_center", kv_width));
   }
   return layer;
 }

@@ -7,14 +7,16 @@
 
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "quant/quantizer.h"
 #include "rotation/orthogonal.h"
 #include "tensor/matrix.h"
 
 namespace quarot {
 
 struct Linear {
-  Matrix weight;            // [out, in]: y = weight·x + bias
-  std::vector<float> bias;  // [out], or empty
+  Matrix weight;                             // [out, in]: y = weight·x + bias; empty where it is
+  std::optional<QuantizedWeight> quantized;  // held as integers instead
+  std::vector<float> bias;                   // [out], or empty
 };
 
 struct Layer {
@@ -62,12 +64,10 @@ Result<Layer> load_layer(const Checkpoint& checkpoint, const ModelConfig& config
 
 Result<Model> load_model(const Checkpoint& checkpoint);
 
-// The tensor name of a linear of one layer, and where its rows begin in it.
-struct LinearPlace {
-  std::string tensor;  // without ".weight" or ".bias"
-  int64_t first_row;
-  int64_t total_rows;
-};
-LinearPlace place_of(const ModelConfig& config, int64_t layer, Role role);
+// Turns weights held as integers back into float: what the simulated backend computes with.
+void dequantize(Model& model);
+
+// A linear's name in the files that quarot writes: llama's, one tensor each, packed or not.
+std::string linear_name(int64_t layer, Role role);
 
 }  // namespace quarot

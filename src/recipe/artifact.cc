@@ -75,14 +75,6 @@ class Shard {
   std::vector<Entry> entries_;
 };
 
-// llama-style names of the linears, one tensor each: fused tensors come apart.
-std::string linear_name(int64_t layer, Role role) {
-  const bool attention =
-      role == Role::kQuery || role == Role::kKey || role == Role::kValue || role == Role::kOutput;
-  return fmt::format("model.layers.{}.{}.{}", layer, attention ? "self_attn" : "mlp",
-                     spaces_of(role).name);
-}
-
 class ArtifactWriter {
  public:
   ArtifactWriter(const Checkpoint& checkpoint, const Tokenizer& tokenizer, const Recipe& recipe,

@@ -104,8 +104,10 @@ Status quantize_weights(const Recipe& recipe, const std::vector<std::vector<Toke
   progress.stage("quantising weights", model.config.layers);
   for (Layer& layer : model.layers) {
     QUAROT_RETURN_IF_ERROR(progress.check());
-    for (Linear& linear : layer.linears)
-      linear.weight = round_to_nearest(recipe.weights, linear.weight).dequantize();
+    for (Linear& linear : layer.linears) {
+      linear.quantized = round_to_nearest(recipe.weights, linear.weight);
+      linear.weight = Matrix();
+    }
     progress.advance(1);
   }
   return {};

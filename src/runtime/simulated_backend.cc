@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/parallel.h"
+#include "runtime/rope_tables.h"
 #include "runtime/vector_math.h"
 #include "tensor/gemm.h"
 
@@ -58,25 +59,7 @@ void SimulatedBackend::embed(const Batch& batch) {
     std::ranges::copy(model_->embedding.row(batch.tokens[static_cast<size_t>(r)]),
                       x_.row(r).begin());
   });
-  fill_rope_tables();
-}
-
-void SimulatedBackend::fill_rope_tables() {
-  const RopeConfig& rope = config().rope;
-  const int64_t half = rope.rotary_dim / 2;
-  cos_.resize(batch_.rows(), half);
-  sin_.resize(batch_.rows(), half);
-  for (const SequenceChunk& chunk : batch_.chunks) {
-    const std::vector<double>& frequencies = rope.frequencies(chunk.position + chunk.count);
-    for_each_row(chunk.count, [&](int64_t r) {
-      const auto position = static_cast<double>(chunk.position + r);
-      for (int64_t i = 0; i < half; ++i) {
-        const double angle = position * frequencies[static_cast<size_t>(i)];
-        cos_(chunk.first_row + r, i) = static_cast<float>(rope.attention_factor * std::cos(angle));
-        sin_(chunk.first_row + r, i) = static_cast<float>(rope.attention_factor * std::sin(angle));
-      }
-    });
-  }
+  fill_rope_tables(config().rope, batch_, cos_, sin_);
 }
 
 void SimulatedBackend::observe(int64_t layer, Space space, ConstMatrixRef rows) {

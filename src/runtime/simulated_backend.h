@@ -6,19 +6,10 @@
 #include <vector>
 
 #include "model/model.h"
-#include "quant/quantizer.h"
 #include "runtime/backend.h"
+#include "runtime/precision.h"
 
 namespace quarot {
-
-// How the tensors that are not weights are quantised while running.
-struct Precision {
-  ActivationQuant activations;  // what the linears of the layers read
-  CacheQuant keys;
-  CacheQuant values;
-
-  bool operator==(const Precision&) const = default;
-};
 
 // Sees the rows at a space of a layer, before they are quantised: for calibration and measurement.
 // Spaces: the sites (kSites), kQuery and kKey after RoPE and R3, kValue.
@@ -71,7 +62,6 @@ class SimulatedBackend final : public Backend {
   void reserve(Sequence& sequence, int64_t layer, int64_t rows);
   void attend_block(const Sequence& sequence, int64_t layer, const SequenceChunk& chunk,
                     int64_t head, int64_t first);
-  void fill_rope_tables();
 
   const Model* model_;
   Precision precision_;

@@ -85,6 +85,7 @@ class BasicMatrix {
   int64_t size() const { return rows_ * cols_; }
   bool empty() const { return size() == 0; }
 
+  T* row_data(int64_t r) { return data() + r * cols_; }
   std::span<T> row(int64_t r) { return view().row(r); }
   std::span<const T> row(int64_t r) const { return view().row(r); }
   T& operator()(int64_t r, int64_t c) { return view()(r, c); }
