@@ -38,8 +38,7 @@ class Conversation {
         runnable_(runnable),
         template_(std::move(chat_template)),
         progress_(progress),
-        backend_(runnable.prepared.model, runnable.prepared.recipe.precision),
-        session_(backend_, *runnable.tokenizer) {
+        session_(*runnable.backend, *runnable.tokenizer) {
     if (!options.system.empty()) messages_.push_back({"system", options.system});
   }
 
@@ -73,7 +72,6 @@ class Conversation {
   const RunnableModel& runnable_;
   ChatTemplate template_;
   Progress& progress_;
-  SimulatedBackend backend_;
   Session session_;
   std::vector<ChatMessage> messages_;
 };
@@ -100,9 +98,10 @@ Status chat(const ChatOptions& options) {
   TerminalProgress progress(options.common.quiet);
   QUAROT_RETURN_IF_ERROR(options.common.apply());
   QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
-  QUAROT_ASSIGN_OR_RETURN(
-      const RunnableModel runnable,
-      open_runnable(options.model, recipe, options.recipe.calibration(), progress));
+  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model));
+  QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
+                          make_runnable(std::move(open), options.model, recipe,
+                                        options.recipe.calibration(), progress));
   progress.clear();
   const std::optional<std::string>& source = runnable.tokenizer->chat_template();
   if (!source) {
@@ -124,6 +123,7 @@ void add_chat(CLI::App& app, Command& selected) {
   CLI::App* command = app.add_subcommand("chat", "Talk with a model");
   auto options = std::make_shared<ChatOptions>();
   options->model.add_to(*command);
+  options->model.add_execution_to(*command);
   command->add_option("--system", options->system, "system message");
   command->add_option("--message,-m", options->messages,
                       "say this instead of reading from the terminal (may be given again)");

@@ -27,8 +27,13 @@ struct Outcome {
   PerplexityResult result;
   Recipe recipe;
   std::string calibration;
+  Execution execution = Execution::kSimulated;
   double seconds = 0;
 };
+
+constexpr const char* execution_name(Execution execution) {
+  return execution == Execution::kPacked ? "packed" : "simulated";
+}
 
 Result<Protocol> protocol_of(const EvalOptions& options) {
   if (options.perplexity.stride > 0) return Protocol::kStrided;
@@ -45,7 +50,7 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   PerplexityOptions perplexity = options.perplexity;
   QUAROT_ASSIGN_OR_RETURN(perplexity.protocol, protocol_of(options));
   QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(options.text));
-  QUAROT_ASSIGN_OR_RETURN(const OpenModel open, open_model(options.model));
+  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model));
 
   std::vector<Token> tokens = open.tokenizer->encode(text);
   const std::optional<Token> bos = open.tokenizer->bos();
@@ -54,22 +59,23 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   Result<std::vector<EvalWindow>> windows = cut_windows(tokens, perplexity, bos);
   if (!windows.ok()) return windows.error().with_context(options.text);
 
-  QUAROT_ASSIGN_OR_RETURN(const PreparedModel prepared,
-                          prepare_model(*open.checkpoint, *open.tokenizer, recipe,
-                                        options.recipe.calibration(), progress));
-  SimulatedBackend backend(prepared.model, prepared.recipe.precision);
-  std::optional<PreparedModel> original;
-  std::unique_ptr<SimulatedBackend> reference;
+  std::unique_ptr<Backend> reference;
   if (options.against == "float") {
-    QUAROT_ASSIGN_OR_RETURN(original, prepare_model(*open.checkpoint, *open.tokenizer, Recipe(),
-                                                    std::nullopt, progress));
-    reference = std::make_unique<SimulatedBackend>(original->model, Precision());
+    QUAROT_ASSIGN_OR_RETURN(
+        PreparedModel original,
+        prepare_model(*open.checkpoint, *open.tokenizer, Recipe(), std::nullopt, progress));
+    QUAROT_ASSIGN_OR_RETURN(
+        reference, make_backend(std::move(original.model), Precision(), Execution::kSimulated));
   }
+  QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
+                          make_runnable(std::move(open), options.model, recipe,
+                                        options.recipe.calibration(), progress));
   Outcome outcome;
-  QUAROT_ASSIGN_OR_RETURN(outcome.result,
-                          measure_perplexity(backend, reference.get(), *windows, progress));
-  outcome.recipe = prepared.recipe;
-  outcome.calibration = prepared.calibration;
+  QUAROT_ASSIGN_OR_RETURN(
+      outcome.result, measure_perplexity(*runnable.backend, reference.get(), *windows, progress));
+  outcome.recipe = runnable.recipe;
+  outcome.calibration = runnable.calibration;
+  outcome.execution = runnable.execution;
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
 }
@@ -87,6 +93,7 @@ nlohmann::json to_json(const EvalOptions& options, const PerplexityOptions& perp
                          {"recipe", outcome.recipe},
                          {"bits", bits_label(outcome.recipe)},
                          {"calibration", outcome.calibration},
+                         {"execution", execution_name(outcome.execution)},
                          {"model", options.model.path},
                          {"text", options.text},
                          {"device", options.common.device},
@@ -114,7 +121,8 @@ void print(const EvalOptions& options, const PerplexityOptions& perplexity,
                                     result.against->kl_standard_error));
     line("top-1 agrees", fmt::format("{:.2f} %", 100 * result.against->top1_agreement));
   }
-  line("recipe", fmt::format("{} ({})", outcome.recipe.name, bits_label(outcome.recipe)));
+  line("recipe", fmt::format("{} ({}), {}", outcome.recipe.name, bits_label(outcome.recipe),
+                             execution_name(outcome.execution)));
   if (!outcome.calibration.empty()) line("calibration", outcome.calibration);
   line("protocol", describe(perplexity));
   line("tokens",
@@ -146,6 +154,7 @@ void add_eval(CLI::App& app, Command& selected) {
       app.add_subcommand("eval", "Measure perplexity, and the distance from the float model");
   auto options = std::make_shared<EvalOptions>();
   options->model.add_to(*command);
+  options->model.add_execution_to(*command);
   command->add_option("--text", options->text, "the text to predict")->required();
   command->add_option("--window", options->perplexity.window, "tokens a window")
       ->capture_default_str();

@@ -37,17 +37,17 @@ Status generate(const GenerateOptions& options) {
   TerminalProgress progress(options.common.quiet);
   QUAROT_RETURN_IF_ERROR(options.common.apply());
   QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
-  QUAROT_ASSIGN_OR_RETURN(
-      const RunnableModel runnable,
-      open_runnable(options.model, recipe, options.recipe.calibration(), progress));
+  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model));
+  QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
+                          make_runnable(std::move(open), options.model, recipe,
+                                        options.recipe.calibration(), progress));
   progress.clear();
   std::vector<Token> prompt = runnable.tokenizer->encode(options.prompt);
   const std::optional<Token> bos = runnable.tokenizer->bos();
   if (bos && (runnable.tokenizer->adds_bos() || prompt.empty()))
     prompt.insert(prompt.begin(), *bos);
 
-  SimulatedBackend backend(runnable.prepared.model, runnable.prepared.recipe.precision);
-  Session session(backend, *runnable.tokenizer);
+  Session session(*runnable.backend, *runnable.tokenizer);
   const bool stream = !options.common.json;
   if (stream) std::fputs(dim(options.prompt).c_str(), stdout);
   const auto on_text = [&](std::string_view text) {
@@ -63,7 +63,7 @@ Status generate(const GenerateOptions& options) {
                 {"tokens", result->tokens},
                 {"prompt_tokens", prompt.size()},
                 {"reason", reason_name(result->reason)},
-                {"recipe", runnable.prepared.recipe},
+                {"recipe", runnable.recipe},
                 {"model", options.model.path},
                 {"prefill_seconds", result->prefill_seconds},
                 {"decode_seconds", result->decode_seconds},
@@ -78,6 +78,7 @@ void add_generate(CLI::App& app, Command& selected) {
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt");
   auto options = std::make_shared<GenerateOptions>();
   options->model.add_to(*command);
+  options->model.add_execution_to(*command);
   command->add_option("--prompt,-p", options->prompt, "the text to continue")->required();
   add_generation_options(*command, options->generation);
   options->recipe.add_to(*command, "float");

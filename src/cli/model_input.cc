@@ -19,14 +19,32 @@ Result<OpenModel> open_model(const ModelInput& input) {
   return open;
 }
 
-Result<RunnableModel> open_runnable(const ModelInput& input, const Recipe& recipe,
+void ModelInput::add_execution_to(CLI::App& command) {
+  command
+      .add_option(
+          "--execution", execution,
+          "packed: integers; simulated: float with simulated quantisers; auto: packed where "
+          "the model is")
+      ->check(CLI::IsMember({"auto", "packed", "simulated"}))
+      ->capture_default_str();
+}
+
+Result<RunnableModel> make_runnable(OpenModel open, const ModelInput& input, const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,
                                     Progress& progress) {
-  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(input));
+  QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared, prepare_model(*open.checkpoint, *open.tokenizer,
+                                                                recipe, calibration, progress));
+  const std::optional<nlohmann::json>& manifest = open.checkpoint->manifest();
+  const bool packed_on_disk = manifest && manifest->value("packed", false);
   RunnableModel runnable;
-  QUAROT_ASSIGN_OR_RETURN(runnable.prepared, prepare_model(*open.checkpoint, *open.tokenizer,
-                                                           recipe, calibration, progress));
+  const bool packed = input.execution == "packed" || (input.execution == "auto" && packed_on_disk);
+  runnable.execution = packed ? Execution::kPacked : Execution::kSimulated;
+  QUAROT_ASSIGN_OR_RETURN(
+      runnable.backend,
+      make_backend(std::move(prepared.model), prepared.recipe.precision, runnable.execution));
   runnable.tokenizer = std::move(open.tokenizer);
+  runnable.recipe = std::move(prepared.recipe);
+  runnable.calibration = std::move(prepared.calibration);
   return runnable;
 }
 

@@ -6,13 +6,16 @@
 
 #include "model/checkpoint.h"
 #include "recipe/prepare.h"
+#include "runtime/make_backend.h"
 
 namespace quarot::cli {
 
 struct ModelInput {
   std::string path;
+  std::string execution = "auto";
 
   void add_to(CLI::App& command);
+  void add_execution_to(CLI::App& command);  // for commands that run the model
 };
 
 struct OpenModel {
@@ -22,13 +25,15 @@ struct OpenModel {
 
 Result<OpenModel> open_model(const ModelInput& input);
 
-// What calls of one command have in common: a model run as its recipe says, on the simulated
-// backend.
+// A model ready to run as its recipe says.
 struct RunnableModel {
   std::unique_ptr<Tokenizer> tokenizer;
-  PreparedModel prepared;
+  Recipe recipe;
+  std::string calibration;  // as PreparedModel has it
+  Execution execution = Execution::kSimulated;
+  std::unique_ptr<Backend> backend;
 };
-Result<RunnableModel> open_runnable(const ModelInput& input, const Recipe& recipe,
+Result<RunnableModel> make_runnable(OpenModel open, const ModelInput& input, const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,
                                     Progress& progress);
 

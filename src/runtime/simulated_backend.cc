@@ -28,7 +28,10 @@ MatrixRef as_heads(Matrix& rows, int64_t head_dim) {
 }  // namespace
 
 SimulatedBackend::SimulatedBackend(const Model& model, const Precision& precision)
-    : model_(&model), precision_(precision) {}
+    : SimulatedBackend(std::shared_ptr<const Model>(std::shared_ptr<void>(), &model), precision) {}
+
+SimulatedBackend::SimulatedBackend(std::shared_ptr<const Model> model, const Precision& precision)
+    : model_(std::move(model)), precision_(precision) {}
 
 int SimulatedBackend::add_sequence() {
   auto slot = std::ranges::find(sequences_, false, &Sequence::used);
@@ -69,8 +72,8 @@ void SimulatedBackend::observe(int64_t layer, Space space, ConstMatrixRef rows) 
 void SimulatedBackend::finish_site(int64_t layer, Space site,
                                    const std::optional<Orthogonal>& transform, MatrixRef rows) {
   if (transform) transform->apply(rows);
-  observe(layer, site, rows);
   simulate(precision_.activations, rows);
+  observe(layer, site, rows);
 }
 
 void SimulatedBackend::normalize(int64_t layer, Space site) {

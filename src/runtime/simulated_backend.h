@@ -11,7 +11,7 @@
 
 namespace quarot {
 
-// Sees the rows at a space of a layer, before they are quantised: for calibration and measurement.
+// Sees the rows at a space of a layer: for calibration and measurement.
 // Spaces: the sites (kSites), kQuery and kKey after RoPE and R3, kValue.
 class SiteObserver {
  public:
@@ -21,8 +21,9 @@ class SiteObserver {
 
 class SimulatedBackend final : public Backend {
  public:
-  // The model must outlive the backend.
+  // The model must outlive the backend; its weights are float (see dequantize()).
   SimulatedBackend(const Model& model, const Precision& precision);
+  SimulatedBackend(std::shared_ptr<const Model> model, const Precision& precision);
 
   void set_observer(SiteObserver* observer) { observer_ = observer; }
 
@@ -63,7 +64,7 @@ class SimulatedBackend final : public Backend {
   void attend_block(const Sequence& sequence, int64_t layer, const SequenceChunk& chunk,
                     int64_t head, int64_t first);
 
-  const Model* model_;
+  std::shared_ptr<const Model> model_;
   Precision precision_;
   SiteObserver* observer_ = nullptr;
   std::vector<Sequence> sequences_;
