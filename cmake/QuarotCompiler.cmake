@@ -19,7 +19,6 @@ add_library(quarot_options INTERFACE)
 target_compile_options(quarot_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
                                                 -Wno-sign-conversion -Werror -ffp-contract=off
                                                 -fno-math-errno)
-target_compile_definitions(quarot_options INTERFACE QUAROT_VERSION="${PROJECT_VERSION}")
 target_include_directories(quarot_options INTERFACE ${PROJECT_SOURCE_DIR}/src
                                                     ${PROJECT_SOURCE_DIR}/include)
 if(QUAROT_SANITIZE)

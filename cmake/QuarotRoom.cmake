@@ -7,10 +7,12 @@ function(quarot_room name)
   add_library(quarot_${name} OBJECT ${arg_SOURCES})
   target_link_libraries(quarot_${name} PRIVATE quarot_options ${arg_LIBRARIES})
   target_sources(quarot PRIVATE $<TARGET_OBJECTS:quarot_${name}>)
-  target_link_libraries(quarot PRIVATE ${arg_LIBRARIES})
   if(QUAROT_TESTS AND arg_TESTS)
     quarot_test(${name}_test SOURCES ${arg_TESTS} LIBRARIES ${arg_LIBRARIES})
   endif()
+  # Headers alone leave nothing to link: who uses the installed library does not need them.
+  list(REMOVE_ITEM arg_LIBRARIES Eigen3::Eigen nlohmann_json::nlohmann_json)
+  target_link_libraries(quarot PRIVATE ${arg_LIBRARIES})
 endfunction()
 
 # quarot_test(NAME SOURCES ... [LIBRARIES ...]): a GoogleTest program linked against the library.

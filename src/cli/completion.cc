@@ -50,8 +50,10 @@ void add_completion(CLI::App& app, Command& selected) {
       ->required()
       ->check(CLI::IsMember({"bash", "zsh"}));
   add_command(*command, "  source <(quarot completion bash)", selected, [&app, shell] {
-    // zsh runs bash's completions through its own emulation.
-    if (*shell == "zsh") std::fputs("autoload -U +X bashcompinit && bashcompinit\n", stdout);
+    // zsh runs bash's completions through its own emulation; its first line is for zsh's fpath.
+    if (*shell == "zsh") {
+      std::fputs("#compdef quarot\nautoload -U +X bashcompinit && bashcompinit\n", stdout);
+    }
     std::fputs(bash_script(app).c_str(), stdout);
     return kDone;
   });

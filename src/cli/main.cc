@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "cli/common.h"
+#include "quarot/version.h"
 
 namespace quarot::cli {
 
@@ -12,7 +13,7 @@ int run(int argc, char** argv) {
       "and KV "
       "cache to 4 bits.");
   app.name("quarot");
-  app.set_version_flag("--version", QUAROT_VERSION);
+  app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);
   app.footer(
       "Exit status: 0 done; 1 the input or the machine is at fault; 2 wrong usage; 130 "

@@ -9,6 +9,7 @@
 #include "base/mapped_file.h"
 #include "formats/safetensors.h"
 #include "quant/pack.h"
+#include "quarot/version.h"
 #include "recipe/prepare.h"
 
 namespace quarot {
@@ -245,7 +246,7 @@ class ArtifactWriter {
   }
 
   Status write_manifest() {
-    json manifest = {{"quarot_version", QUAROT_VERSION},
+    json manifest = {{"quarot_version", version()},
                      {"recipe", recipe_},
                      {"packed", options_.pack},
                      {"source", identity()["source"]},
