@@ -94,6 +94,7 @@ Result<Recipe> RecipeOptions::recipe() const {
   set("balance", balance_);
   set("seed", seed_);
   set("calibration_tokens", calibration_tokens_);
+  set("gptq_tokens", calibration_tokens_);
   if (!center_.empty()) json["center"] = center_;
   if (!w_method_.empty()) json["w_method"] = w_method_;
   if (!basis_.empty()) json["transforms"]["kind"] = basis_;

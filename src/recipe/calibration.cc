@@ -140,8 +140,9 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
   return windows;
 }
 
-Result<std::vector<LayerStatistics>> collect_statistics(
-    const Model& model, const std::vector<std::vector<Token>>& windows, Progress& progress) {
+Result<std::vector<LayerStatistics>> collect_statistics(const Model& model,
+                                                        std::span<const std::vector<Token>> windows,
+                                                        Progress& progress) {
   progress.stage("calibrating", static_cast<int64_t>(windows.size()));
   StatisticsObserver observer(model.config.layers);
   SimulatedBackend backend(model, {});

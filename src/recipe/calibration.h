@@ -32,7 +32,8 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
                                                                Progress& progress);
 
 // Runs the float model over the windows.
-Result<std::vector<LayerStatistics>> collect_statistics(
-    const Model& model, const std::vector<std::vector<Token>>& windows, Progress& progress);
+Result<std::vector<LayerStatistics>> collect_statistics(const Model& model,
+                                                        std::span<const std::vector<Token>> windows,
+                                                        Progress& progress);
 
 }  // namespace quarot

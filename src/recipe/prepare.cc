@@ -11,6 +11,15 @@ std::optional<Token> leading_bos(const Tokenizer& tokenizer) {
   return tokenizer.adds_bos() ? tokenizer.bos() : std::nullopt;
 }
 
+// The first windows that hold so many tokens together.
+std::span<const std::vector<Token>> first_tokens(const std::vector<std::vector<Token>>& windows,
+                                                 int64_t tokens) {
+  size_t count = 0;
+  while (count < windows.size() && tokens > 0)
+    tokens -= static_cast<int64_t>(windows[count++].size());
+  return std::span(windows).first(count);
+}
+
 }  // namespace
 
 Result<std::vector<std::vector<Token>>> calibration_windows(
@@ -25,7 +34,10 @@ Result<std::vector<std::vector<Token>>> calibration_windows(
     return error(ErrorCode::kInvalidArgument, "{}: the calibration text is empty", text->string());
   }
   const int64_t window = std::min<int64_t>(2048, model.config.max_positions);
-  return sample_windows(tokens, recipe.calibration_tokens, window, bos, recipe.seed);
+  const int64_t wanted = recipe.uses_gptq()
+                             ? std::max(recipe.gptq_tokens, recipe.calibration_tokens)
+                             : recipe.calibration_tokens;
+  return sample_windows(tokens, wanted, window, bos, recipe.seed);
 }
 
 Result<Recipe> recipe_of(const Checkpoint& checkpoint) {
@@ -63,7 +75,12 @@ Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenize
   if (recipe.calibrates()) {
     QUAROT_ASSIGN_OR_RETURN(
         windows, calibration_windows(recipe, prepared.model, tokenizer, calibration, progress));
-    QUAROT_ASSIGN_OR_RETURN(statistics, collect_statistics(prepared.model, windows, progress));
+    if (recipe.uses_statistics()) {
+      QUAROT_ASSIGN_OR_RETURN(
+          statistics,
+          collect_statistics(prepared.model, first_tokens(windows, recipe.calibration_tokens),
+                             progress));
+    }
     prepared.calibration = calibration ? calibration->string() : "text the model wrote itself";
   }
   QUAROT_RETURN_IF_ERROR(transform_model(recipe, statistics, prepared.model, progress));

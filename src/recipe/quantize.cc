@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "recipe/gptq_pipeline.h"
 
 namespace quarot {
 
@@ -98,9 +99,10 @@ Status transform_model(const Recipe& recipe, const std::vector<LayerStatistics>&
   return {};
 }
 
-Status quantize_weights(const Recipe& recipe, const std::vector<std::vector<Token>>&, Model& model,
-                        Progress& progress) {
+Status quantize_weights(const Recipe& recipe, const std::vector<std::vector<Token>>& windows,
+                        Model& model, Progress& progress) {
   if (!recipe.weights.enabled()) return {};
+  if (recipe.uses_gptq()) return quantize_by_gptq(recipe, windows, model, progress);
   progress.stage("quantising weights", model.config.layers);
   for (Layer& layer : model.layers) {
     QUAROT_RETURN_IF_ERROR(progress.check());

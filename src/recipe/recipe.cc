@@ -72,6 +72,8 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("balance", r.balance));
   QUAROT_RETURN_IF_ERROR(visit("gptq_damp", r.gptq.damp));
   QUAROT_RETURN_IF_ERROR(visit("gptq_act_order", r.gptq.act_order));
+  QUAROT_RETURN_IF_ERROR(visit("gptq_quantized_inputs", r.gptq_quantized_inputs));
+  QUAROT_RETURN_IF_ERROR(visit("gptq_tokens", r.gptq_tokens));
   QUAROT_RETURN_IF_ERROR(visit("calibration_tokens", r.calibration_tokens));
   r.precision.values.group = r.precision.keys.group;
   return {};
@@ -246,9 +248,10 @@ Status check(const Recipe& recipe, const ModelConfig& config) {
   if (!(recipe.balance >= 0 && recipe.balance <= 1)) {
     return error(ErrorCode::kInvalidArgument, "balance is {}, expected 0 to 1", recipe.balance);
   }
-  if (recipe.calibrates() && recipe.calibration_tokens < 1) {
-    return error(ErrorCode::kInvalidArgument, "calibration_tokens is {}, expected 1 or more",
-                 recipe.calibration_tokens);
+  if (recipe.calibration_tokens < 1 || recipe.gptq_tokens < 1) {
+    return error(ErrorCode::kInvalidArgument,
+                 "calibration_tokens is {} and gptq_tokens {}, expected 1 or more",
+                 recipe.calibration_tokens, recipe.gptq_tokens);
   }
   return {};
 }

@@ -25,15 +25,17 @@ struct Recipe {
   WeightQuant weights;
   WeightMethod weight_method = WeightMethod::kRoundToNearest;
   GptqOptions gptq;
+  bool gptq_quantized_inputs = false;  // let GPTQ see quantised activations and cache
+  int64_t gptq_tokens = 128 * 2048;    // of calibration text, where one is given
   Precision precision;
   int64_t calibration_tokens = 8192;
   uint64_t seed = 0;
 
-  // Whether a calibration pass must come first.
-  bool calibrates() const {
-    return balance != 0 || center != Centering::kNone ||
-           (weights.enabled() && weight_method == WeightMethod::kGptq);
-  }
+  bool uses_gptq() const { return weights.enabled() && weight_method == WeightMethod::kGptq; }
+  // Whether the float model's activations must be measured first.
+  bool uses_statistics() const { return balance != 0 || center != Centering::kNone; }
+  // Whether it needs calibration tokens at all.
+  bool calibrates() const { return uses_statistics() || uses_gptq(); }
   bool is_float() const {
     return !weights.enabled() && !precision.activations.enabled() && !precision.keys.enabled() &&
            !precision.values.enabled();

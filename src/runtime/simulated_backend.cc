@@ -65,6 +65,13 @@ void SimulatedBackend::embed(const Batch& batch) {
   fill_rope_tables(config().rope, batch_, cos_, sin_);
 }
 
+void SimulatedBackend::exchange(State& state) {
+  std::swap(batch_, state.batch);
+  std::swap(x_, state.residual);
+  std::swap(attention_, state.attention);
+  fill_rope_tables(config().rope, batch_, cos_, sin_);
+}
+
 void SimulatedBackend::observe(int64_t layer, Space space, ConstMatrixRef rows) {
   if (observer_ != nullptr) observer_->observe(layer, space, rows);
 }

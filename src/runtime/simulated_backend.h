@@ -27,6 +27,15 @@ class SimulatedBackend final : public Backend {
 
   void set_observer(SiteObserver* observer) { observer_ = observer; }
 
+  // What lives from one operation to the next, swapped with what `state` holds: so that a layer can
+  // be finished for many batches before the next one begins.
+  struct State {
+    Batch batch;
+    Matrix residual;
+    Matrix attention;
+  };
+  void exchange(State& state);
+
   const ModelConfig& config() const override { return model_->config; }
   int add_sequence() override;
   void drop_sequence(int sequence) override;
