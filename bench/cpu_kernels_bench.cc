@@ -13,9 +13,11 @@
 
 #include "base/parallel.h"
 #include "base/random.h"
+#include "kernels/cpu/cache.h"
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/peaks.h"
+#include "kernels/cpu/rows.h"
 
 namespace quarot::cpu {
 namespace {
@@ -126,6 +128,91 @@ void register_gemm(const Kernels& kernels) {
   }
 }
 
+// One layer's attention of one new token at a depth: bytes of cache against the read peak.
+void attention_speed(benchmark::State& state, const Kernels& kernels, int bits, int64_t depth,
+                     int64_t tokens) {
+  constexpr int64_t kHeads = 9;
+  constexpr int64_t kKvHeads = 3;
+  const CacheLayout layout = {.head_dim = 64, .k_bits = bits, .v_bits = bits};
+  const int64_t page_bytes = layout.page_bytes() * kKvHeads;
+  const int64_t pages = (depth + kPageTokens - 1) / kPageTokens;
+  AlignedVector<std::byte> memory(static_cast<size_t>(pages * page_bytes));
+  std::ranges::fill(memory, std::byte{0});
+  std::vector<std::byte*> table;
+  for (int64_t i = 0; i < pages; ++i) table.push_back(memory.data() + i * page_bytes);
+  std::vector<CacheToken> at;
+  for (int64_t i = 0; i < tokens; ++i) at.push_back({table.data(), depth - tokens + i});
+  const Matrix q(tokens, kHeads * layout.head_dim, 0.1F);
+  Matrix y(tokens, kHeads * layout.head_dim);
+  const AttentionTask task = {.tokens = tokens,
+                              .heads = kHeads,
+                              .kv_heads = kKvHeads,
+                              .q = q.data(),
+                              .q_stride = q.cols(),
+                              .cache = at.data(),
+                              .layout = &layout,
+                              .y = y.data(),
+                              .y_stride = y.cols()};
+  take_turns(
+      state, "B", static_cast<double>(memory.size()), [&] { attention(kernels, task); },
+      run_read_peak);
+}
+
+// One fused row operation over 128 tokens: bytes of float read against the read peak.
+void rows_speed(benchmark::State& state, const Kernels& kernels, RowSource source, int64_t width,
+                const HadamardTask* hadamard) {
+  constexpr int64_t kRows = 128;
+  const Matrix x(kRows, width, 0.5F);
+  BasicMatrix<int8_t> values(kRows, activation_stride(width));
+  Matrix scales(kRows, 1);
+  BasicMatrix<int32_t> sums(kRows, 1);
+  RowTask task = {
+      .rows = kRows, .width = width, .source = source, .x = x.data(), .x_stride = width};
+  task.up = x.data();
+  task.up_stride = width;
+  task.eps = 1e-5F;
+  task.hadamard = hadamard;
+  task.bits = 4;
+  task.values = values.data();
+  task.values_stride = values.cols();
+  task.scales = scales.data();
+  task.sums = sums.data();
+  const int64_t bytes = kRows * width * (source == RowSource::kSwiGlu ? 8 : 4);
+  take_turns(
+      state, "B", static_cast<double>(bytes), [&] { rows(kernels, task); }, run_read_peak);
+}
+
+template <typename Work>
+void add(const std::string& name, const Work& work) {
+  benchmark::RegisterBenchmark(name.c_str(), work)->UseManualTime();
+}
+
+void register_cache(const Kernels& kernels) {
+  for (const int bits : {4, 8, 32}) {
+    for (const int64_t depth : {2048, 6000}) {
+      add(fmt::format("attention/{}/kv{}/depth{}", kernels.name, bits, depth),
+          [&kernels, bits, depth](auto& state) {
+            attention_speed(state, kernels, bits, depth, 1);
+          });
+    }
+    add(fmt::format("attention/{}/kv{}/prefill128at512", kernels.name, bits),
+        [&kernels, bits](auto& state) { attention_speed(state, kernels, bits, 512, 128); });
+  }
+}
+
+void register_rows(const Kernels& kernels) {
+  static const Matrix factor(12, 12, 1.0F);
+  static const HadamardTask r4 = {.m = 12, .log2 = 7, .factor = factor.data(), .scale = 0.0255F};
+  static const HadamardTask heads = {
+      .m = 9, .log2 = 2, .inner = 16, .factor = factor.data(), .scale = 0.166F};
+  add(fmt::format("rows/{}/norm", kernels.name),
+      [&](auto& state) { rows_speed(state, kernels, RowSource::kRmsNorm, 576, nullptr); });
+  add(fmt::format("rows/{}/crosshead", kernels.name),
+      [&](auto& state) { rows_speed(state, kernels, RowSource::kCopy, 576, &heads); });
+  add(fmt::format("rows/{}/swiglu_r4", kernels.name),
+      [&](auto& state) { rows_speed(state, kernels, RowSource::kSwiGlu, 1536, &r4); });
+}
+
 }  // namespace
 }  // namespace quarot::cpu
 
@@ -135,7 +222,10 @@ int main(int argc, char** argv) {
     quarot::set_thread_count(std::atoi(threads));
   }
   for (const auto* kernels : quarot::cpu::compiled_kernels()) {
-    if (kernels->available()) quarot::cpu::register_gemm(*kernels);
+    if (!kernels->available()) continue;
+    quarot::cpu::register_gemm(*kernels);
+    quarot::cpu::register_rows(*kernels);
+    quarot::cpu::register_cache(*kernels);
   }
   benchmark::RunSpecifiedBenchmarks();
 }
