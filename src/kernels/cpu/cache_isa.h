@@ -194,9 +194,9 @@ struct Cache {
     }
   }
 
-  // Vectors of tokens or channels held at once, so that few queries still make several sums.
-  template <int kRows>
-  static constexpr int kVectors = V::kWide&& kRows <= 4 ? 2 : 1;
+  // Vectors of tokens or channels held at once: where registers allow, two, so that few queries
+  // still make enough independent sums, and a query's element is loaded once for both.
+  static constexpr int kVectors = V::kWide ? 2 : 1;
 
   // Per-page arrays of the queries.
   struct Page {
@@ -210,7 +210,7 @@ struct Cache {
   template <int kBits, int kRows>
   static void score(const AttendTask& t, const std::byte* data, int row, int64_t first,
                     Page& page) {
-    constexpr int kV = kVectors<kRows>;
+    constexpr int kV = kVectors;
     const auto* words = reinterpret_cast<const uint32_t*>(data) + first;
     const auto* scales = reinterpret_cast<const float*>(data + t.k_scales) + first;
     const auto* zeros = reinterpret_cast<const uint8_t*>(data + t.k_zeros) + first;
@@ -254,7 +254,7 @@ struct Cache {
   template <int kBits, int kRows>
   static void output(const AttendTask& t, const std::byte* data, int row, int64_t first, int64_t g,
                      const Page& page) {
-    constexpr int kV = kVectors<kRows>;
+    constexpr int kV = kVectors;
     const auto* words = reinterpret_cast<const uint32_t*>(data + t.v_words) + first;
     F o[kRows * kV];
     unroll<kRows * kV>([&](auto i) {
@@ -321,14 +321,14 @@ struct Cache {
 
   template <int kBits, int kRows>
   static void score_page(const AttendTask& t, const std::byte* data, int row, Page& page) {
-    for (int64_t i = 0; i < kPageTokens; i += kVectors<kRows> * kLanes) {
+    for (int64_t i = 0; i < kPageTokens; i += kVectors * kLanes) {
       score<kBits, kRows>(t, data, row, i, page);
     }
   }
 
   template <int kBits, int kRows>
   static void output_page(const AttendTask& t, const std::byte* data, int row, Page& page) {
-    constexpr int64_t kStep = kVectors<kRows> * kLanes;
+    constexpr int64_t kStep = kVectors * kLanes;
     const int64_t group = t.head_dim / t.groups;
     for (int64_t g = 0; g < t.groups; ++g) {
       int64_t d = g * group;
@@ -369,7 +369,7 @@ struct Cache {
     int row = 0;
     while (row < rows) {
       const int left = rows - row;
-      const int part = left >= 8 ? 8 : left > 4 ? (left + 1) / 2 : left;
+      const int part = left >= 8 ? 8 : left == 6 || left <= 4 ? left : (left + 1) / 2;
       switch (part) {
         case 1:
           work(Index<kBits>(), Index<1>(), row);
@@ -382,6 +382,9 @@ struct Cache {
           break;
         case 4:
           work(Index<kBits>(), Index<4>(), row);
+          break;
+        case 6:
+          work(Index<kBits>(), Index<6>(), row);
           break;
         default:
           work(Index<kBits>(), Index<8>(), row);
