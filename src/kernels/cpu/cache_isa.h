@@ -362,8 +362,7 @@ struct Cache {
     V::store(out, o);
   }
 
-  // f.template operator()<kBits, kRows>(row) for all rows, in as even parts of 8 or up to 4 as can
-  // be.
+  // work(bits, rows, first row) for all rows, in few and even parts.
   template <int kBits, typename Work>
   static void in_parts(int rows, const Work& work) {
     int row = 0;
