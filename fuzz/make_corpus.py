@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the weight-file fuzzers, small valid files, to corpus/<target>/ beside it."""
+"""Writes the seeds of the file fuzzers, small valid files, to corpus/<target>/ beside it."""
 
 import json
 import pathlib
@@ -46,6 +46,62 @@ def llama2c(dim, hidden, layers, heads, kv_heads, vocab, positions):
     return struct.pack("<7i", dim, hidden, layers, heads, kv_heads, vocab, positions) + bytes(4 * floats)
 
 
+def varint(value):
+    out = b""
+    while value >= 0x80:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number, value):
+    """A protocol buffer's: an integer, a float or bytes."""
+    if isinstance(value, float):
+        return varint(number << 3 | 5) + struct.pack("<f", value)
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+PIECES = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), ("<sep>", 0.0, 4), ("\u2581", -4.0, 1), ("a", -3.0, 1),
+          ("b", -3.0, 1), ("\u2581a", -1.0, 1), ("ab", -2.0, 1)]
+
+
+def sentencepiece(model_type):
+    pieces = b"".join(field(1, field(1, content.encode()) + field(2, score) + field(3, kind))
+                      for content, score, kind in PIECES)
+    return pieces + field(2, field(3, model_type) + field(41, 1) + field(42, 2)) + field(3, field(3, 1) + field(4, 0))
+
+
+def llama2c_vocabulary():
+    out = struct.pack("<i", 7)
+    for content, score, kind in PIECES:
+        data = {"<s>": "\n<s>\n", "</s>": "\n</s>\n"}.get(content, content.replace("\u2581", " ")).encode()
+        out += struct.pack("<fi", score, len(data)) + data
+    return out
+
+
+def tokenizers():
+    split = {"type": "Split", "pattern": {"Regex": "\\p{N}|\\s+(?!\\S)"}, "behavior": "Isolated", "invert": False}
+    added = [{"id": 3, "content": "<s>", "special": True, "lstrip": True, "rstrip": True},
+             {"id": 4, "content": "12", "special": False, "normalized": True, "single_word": True}]
+    bpe = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"], "unk_token": "a", "fuse_unk": True}
+    yield "byte_level", {
+        "normalizer": {"type": "NFC"}, "added_tokens": added, "model": bpe, "decoder": {"type": "ByteLevel"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, {"type": "Digits"}, {"type": "ByteLevel"}]}}
+    yield "metaspace", {
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Lowercase"}, {"type": "Prepend", "prepend": "\u2581"}, {"type": "Strip"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+            {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "added_tokens": added, "model": dict(bpe, merges=[["a", "b"]])}
+    yield "unigram", {
+        "pre_tokenizer": {"type": "Metaspace"}, "decoder": {"type": "Metaspace"},
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": [[content, score] for content, score, _ in PIECES]}}
+
+
 def main():
     save("safetensors_fuzz", "types", safetensors({
         "a": ("F32", [2, 3], 24), "b": ("BF16", [4], 8), "c": ("F16", [], 2), "d": ("I64", [1], 8),
@@ -67,6 +123,13 @@ def main():
 
     save("llama2c_fuzz", "tied", llama2c(4, 3, 2, 2, 1, 3, 2))
     save("llama2c_fuzz", "untied", llama2c(4, 3, 1, 1, 1, -2, 2))
+
+    for name, tokenizer in tokenizers():
+        save("tokenizer_json_fuzz", name, json.dumps(tokenizer).encode())
+    save("sentencepiece_fuzz", "unigram", sentencepiece(1))
+    save("sentencepiece_fuzz", "bpe", sentencepiece(2))
+    save("sentencepiece_fuzz", "llama2c", llama2c_vocabulary())
+    save("tiktoken_fuzz", "ranks", b"YQ== 0\nYg== 1\nYWI= 2\n")
 
 
 if __name__ == "__main__":
