@@ -10,6 +10,10 @@
 namespace quarot {
 namespace {
 
+// A hostile file could make text grow without end: a replacement that would take it past this
+// factor is left out.
+constexpr size_t kMaxGrowth = 64;
+
 using CodePoints = std::vector<utf8proc_int32_t>;
 
 int combining_class(utf8proc_int32_t value) {
@@ -61,7 +65,7 @@ void append_form(std::string_view text, const Normalizer::UnicodeForm& form, std
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 
-std::string apply(const Normalizer::UnicodeForm& form, std::string_view text) {
+std::string apply(const Normalizer::UnicodeForm& form, std::string_view text, size_t) {
   // ASCII is its own normal form; only its last character can meet what follows it.
   std::string out;
   out.reserve(text.size());
@@ -79,7 +83,7 @@ std::string apply(const Normalizer::UnicodeForm& form, std::string_view text) {
   return out;
 }
 
-std::string apply(const Normalizer::Lowercase&, std::string_view text) {
+std::string apply(const Normalizer::Lowercase&, std::string_view text, size_t) {
   std::string out;
   while (!text.empty()) {
     const auto [value, length] = first_code_point(text);
@@ -94,7 +98,7 @@ std::string apply(const Normalizer::Lowercase&, std::string_view text) {
   return out;
 }
 
-std::string apply(const Normalizer::Strip& strip, std::string_view text) {
+std::string apply(const Normalizer::Strip& strip, std::string_view text, size_t) {
   size_t begin = strip.left ? text.size() : 0;
   size_t end = strip.right ? 0 : text.size();
   for (size_t at = 0; at < text.size();) {
@@ -108,23 +112,26 @@ std::string apply(const Normalizer::Strip& strip, std::string_view text) {
   return begin < end ? std::string(text.substr(begin, end - begin)) : std::string();
 }
 
-std::string apply(const Normalizer::Prepend& prepend, std::string_view text) {
-  return text.empty() ? std::string() : prepend.prefix + std::string(text);
+std::string apply(const Normalizer::Prepend& prepend, std::string_view text, size_t limit) {
+  return text.empty() || prepend.prefix.size() > limit ? std::string(text)
+                                                       : prepend.prefix + std::string(text);
 }
 
-std::string apply(const Normalizer::Replace& replace, std::string_view text) {
+std::string apply(const Normalizer::Replace& replace, std::string_view text, size_t limit) {
   std::string out;
   size_t done = 0;
   replace.pattern.for_each_match(text, [&](size_t begin, size_t end) {
+    if (out.size() > limit) return;
     out += text.substr(done, begin - done);
     out += replace.content;
     done = end;
   });
+  if (out.size() > limit) return std::string(text);
   out += text.substr(done);
   return out;
 }
 
-std::string apply(const Normalizer::CollapseSpaces&, std::string_view text) {
+std::string apply(const Normalizer::CollapseSpaces&, std::string_view text, size_t) {
   std::string out;
   for (const char c : text) {
     if (c != ' ' || (!out.empty() && out.back() != ' ')) out += c;
@@ -139,8 +146,9 @@ void Normalizer::add(Step step) { steps_.push_back(std::move(step)); }
 
 std::string Normalizer::apply(std::string_view text) const {
   std::string current(text);
+  const size_t limit = kMaxGrowth * text.size() + 4096;
   for (const Step& step : steps_) {
-    current = std::visit([&](const auto& s) { return quarot::apply(s, current); }, step);
+    current = std::visit([&](const auto& s) { return quarot::apply(s, current, limit); }, step);
   }
   return current;
 }

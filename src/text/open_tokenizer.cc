@@ -17,6 +17,12 @@ namespace {
 namespace fs = std::filesystem;
 using Opened = Result<std::unique_ptr<Tokenizer>>;
 
+// What is wrong with a file's contents, with its name.
+Opened named(const fs::path& path, Opened opened) {
+  if (opened.ok()) return opened;
+  return opened.error().with_context(path.string());
+}
+
 Opened open_sentencepiece(std::string_view bytes, TokenizerSettings settings) {
   QUAROT_ASSIGN_OR_RETURN(const auto model, parse_sentencepiece_model(bytes));
   return make_sentencepiece_tokenizer(model, std::move(settings));
@@ -33,7 +39,7 @@ Opened open_vocab_and_merges(const fs::path& path, TokenizerSettings settings) {
                           read_text_file(path.parent_path() / "vocab.json"));
   QUAROT_ASSIGN_OR_RETURN(const std::string merges,
                           read_text_file(path.parent_path() / "merges.txt"));
-  return parse_vocab_and_merges(vocab, merges, std::move(settings));
+  return named(path.parent_path(), parse_vocab_and_merges(vocab, merges, std::move(settings)));
 }
 
 bool is_model_name(std::string_view name) {
@@ -42,6 +48,19 @@ bool is_model_name(std::string_view name) {
 bool is_rank_file_name(std::string_view name) { return name.ends_with(".tiktoken"); }
 bool is_llama2c_name(std::string_view name) {
   return name.starts_with("tok") && name.ends_with(".bin");
+}
+
+Opened open_bytes(const fs::path& path, const std::string& bytes, TokenizerSettings settings) {
+  const std::string name = path.filename().string();
+  if (name.ends_with(".json")) return parse_tokenizer_json(bytes, std::move(settings));
+  // Llama 3's tokenizer.model is a rank file too.
+  if (is_rank_file_name(name) || (is_model_name(name) && looks_like_rank_file(bytes)))
+    return parse_rank_file(bytes, path.stem().string(), std::move(settings));
+  if (is_model_name(name)) return open_sentencepiece(bytes, std::move(settings));
+  if (is_llama2c_name(name)) return open_llama2c(bytes, std::move(settings));
+  return error(ErrorCode::kUnsupported,
+               "not a tokenizer file by its name; known: *.json, vocab.json with merges.txt, "
+               "tokenizer.model, *.model, *.tiktoken, tok*.bin, *.gguf");
 }
 
 Opened open_file(const fs::path& path, TokenizerSettings settings) {
@@ -53,15 +72,7 @@ Opened open_file(const fs::path& path, TokenizerSettings settings) {
   if (name == "vocab.json" || name == "merges.txt")
     return open_vocab_and_merges(path, std::move(settings));
   QUAROT_ASSIGN_OR_RETURN(const std::string bytes, read_text_file(path));
-  if (name.ends_with(".json")) return parse_tokenizer_json(bytes, std::move(settings));
-  // Llama 3's tokenizer.model is a rank file too.
-  if (is_rank_file_name(name) || (is_model_name(name) && looks_like_rank_file(bytes)))
-    return parse_rank_file(bytes, path.stem().string(), std::move(settings));
-  if (is_model_name(name)) return open_sentencepiece(bytes, std::move(settings));
-  if (is_llama2c_name(name)) return open_llama2c(bytes, std::move(settings));
-  return error(ErrorCode::kUnsupported,
-               "not a tokenizer file by its name; known: *.json, vocab.json with merges.txt, "
-               "tokenizer.model, *.model, *.tiktoken, tok*.bin, *.gguf");
+  return named(path, open_bytes(path, bytes, std::move(settings)));
 }
 
 // The file in the folder that says most, the first in order of name among equals.
@@ -101,11 +112,7 @@ Opened open_tokenizer(const fs::path& path) {
     QUAROT_ASSIGN_OR_RETURN(file, find_file(path));
   }
   QUAROT_ASSIGN_OR_RETURN(TokenizerSettings settings, read_tokenizer_settings(file.parent_path()));
-  auto tokenizer = open_file(file, std::move(settings));
-  if (tokenizer.ok()) return tokenizer;
-  const Error& failure = tokenizer.error();
-  const bool is_named = failure.message().find(file.parent_path().string()) != std::string::npos;
-  return is_named ? failure : failure.with_context(file.string());
+  return open_file(file, std::move(settings));
 }
 
 }  // namespace quarot

@@ -27,7 +27,8 @@ class Tokenizer {
   // vocabulary allows it, else as U+FFFD.
   virtual std::vector<Token> encode(std::string_view text, bool parse_special = true) const = 0;
 
-  // Text of the ids; unknown ids give nothing. `skip_special` leaves special tokens out.
+  // Text of the ids, bytes that are no UTF-8 as U+FFFD; unknown ids give nothing. `skip_special`
+  // leaves special tokens out.
   virtual std::string decode(std::span<const Token> tokens, bool skip_special = false) const = 0;
 
   // The raw bytes of one token as they join the stream (a part of a UTF-8 sequence perhaps).

@@ -6,6 +6,7 @@
 #include "base/function_ref.h"
 #include "formats/json.h"
 #include "text/json_find.h"
+#include "text/utf8.h"
 #include "text/word_patterns.h"
 
 namespace quarot {
@@ -14,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxDepth = 8;  // of sequences in sequences
+constexpr size_t kMaxReplacement = 64;
 
 Error unknown_type(const char* part, const json& node, const char* known) {
   return error(ErrorCode::kUnsupported, "the {} '{}' is not supported; known: {}", part,
@@ -121,8 +123,12 @@ Result<PreTokenizer::Metaspace::Prepend> parse_prepend_scheme(const json& node) 
                "the Metaspace's prepend_scheme is '{}', not one of always, first, never", scheme);
 }
 
-std::string metaspace_replacement(const json& node) {
-  return find_string(node, "replacement").value_or("▁");
+Result<std::string> metaspace_replacement(const json& node) {
+  std::string replacement = find_string(node, "replacement").value_or("▁");
+  if (replacement.empty() || first_code_point(replacement).length != replacement.size())
+    return error(ErrorCode::kCorrupt, "the Metaspace's replacement '{}' is not one character",
+                 replacement.substr(0, 100));
+  return replacement;
 }
 
 Status parse_byte_level(const json& node, ParsedPreTokenizer& out) {
@@ -155,7 +161,8 @@ Status parse_pre_tokenizer_step(const json& node, ParsedPreTokenizer& out) {
     out.steps.add(std::move(split));
   } else if (type == "Metaspace") {
     QUAROT_ASSIGN_OR_RETURN(const auto prepend, parse_prepend_scheme(node));
-    out.steps.add(PreTokenizer::Metaspace{metaspace_replacement(node), prepend,
+    QUAROT_ASSIGN_OR_RETURN(std::string replacement, metaspace_replacement(node));
+    out.steps.add(PreTokenizer::Metaspace{std::move(replacement), prepend,
                                           find_bool(node, "split").value_or(true)});
   } else {
     return unknown_type("pre-tokenizer", node,
@@ -182,9 +189,11 @@ Status parse_decoder_step(const json& node, bool& fused, TokenDecoder& out) {
     const json* pattern = find_value(node, "pattern");
     const auto from = pattern != nullptr ? find_string(*pattern, "String") : std::nullopt;
     const auto to = find_string(node, "content");
-    if (!from || from->empty() || !to || fused || out.byte_fallback)
+    if (!from || from->empty() || !to || to->size() > kMaxReplacement || fused || out.byte_fallback)
       return error(ErrorCode::kUnsupported,
-                   "the decoder Replace needs a String pattern, before ByteFallback and Fuse");
+                   "the decoder Replace needs a String pattern and a content of up to {} bytes, "
+                   "before ByteFallback and Fuse",
+                   kMaxReplacement);
     out.replacements.emplace_back(*from, *to);
   } else if (type == "ByteFallback") {
     out.byte_fallback = true;
@@ -195,8 +204,7 @@ Status parse_decoder_step(const json& node, bool& fused, TokenDecoder& out) {
     return parse_strip_decoder(node, out);
   } else if (type == "Metaspace") {
     QUAROT_ASSIGN_OR_RETURN(const auto prepend, parse_prepend_scheme(node));
-    const std::string replacement = metaspace_replacement(node);
-    if (replacement.empty()) return missing("decoder", "replacement");
+    QUAROT_ASSIGN_OR_RETURN(const std::string replacement, metaspace_replacement(node));
     out.replacements.emplace_back(replacement, " ");
     if (prepend != PreTokenizer::Metaspace::Prepend::kNever)
       out.strip_start = TokenDecoder::StripStart::kFirstToken;
