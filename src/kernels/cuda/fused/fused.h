@@ -1,0 +1,69 @@
+// The operations between the matrix products of a block, each one pass over its rows: normalise or
+// gate, rotate, quantise. Device pointers aligned to 16 bytes; no allocation, no synchronisation.
+// A row's result depends on that row alone.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quarot/status.h"
+
+namespace quarot::cuda {
+
+enum class Element { kFloat32, kBFloat16 };
+
+// A fast orthogonal operator as the kernels want it: a row of n = m · columns elements, seen as
+// row-major [m][columns], becomes (F ⊗ Walsh(2^walsh_bits)) row, where F is m × m and the Walsh
+// transform acts on consecutive runs of 2^walsh_bits columns. walsh_bits is 0 (F ⊗ I: across heads)
+// or makes up all the columns.
+struct RowRotation {
+  int m = 0;  // 0: no rotation
+  int columns = 0;
+  int walsh_bits = 0;
+  unsigned inverse_columns = 0;   // ⌊2³² / columns⌋ + 1
+  int terms = 1;                  // float16 terms a factor entry is the sum of
+  float scale = 1;                // what makes the unscaled operator orthonormal
+  const void* factor = nullptr;   // on the device: the words rotation_factor gave
+  const int8_t* signs = nullptr;  // on the device: ±1 for each element, applied first; or null
+};
+
+// H = F ⊗ Walsh(2^log2) of F given as m × m orthonormal doubles (empty if m = 1): fills all but the
+// pointers of `rotation` and returns the words to upload for `factor`. As many butterflies as pay
+// are moved into the dense factor, which tensor cores apply. With inner > 1, H ⊗ I_inner.
+// kUnsupported where fewer than 16 columns would remain.
+Result<std::vector<uint32_t>> rotation_factor(std::span<const double> factor, int m, int log2,
+                                              int inner, RowRotation& rotation);
+
+// Symmetric per-row quantisation (DESIGN.md section 4).
+struct RowQuant {
+  int bits = 4;            // 2…8
+  bool pack_int4 = false;  // two codes a byte: of each 32 channels byte j holds j and 16 + j
+  float clip = 0.9F;
+  void* values = nullptr;   // [rows, n] int8, or [rows, n / 2] packed
+  float* scales = nullptr;  // [rows]
+};
+
+struct Rows {
+  Element element = Element::kBFloat16;
+  int rows = 0;
+  int n = 0;  // a multiple of 16; of 32 for packed int4
+  RowRotation rotation;
+  RowQuant quant;
+};
+
+// y = rotate(x · gain / √(mean x² + eps)), quantised. With `delta`, x += delta first, written back.
+// gain may be null (folded into the readers).
+Status norm_quantize(const Rows& rows, void* x, const void* delta, const float* gain, float eps,
+                     cudaStream_t stream);
+
+// y = rotate(silu(gate) · up), quantised. Rows of gate and up start `stride` elements apart.
+Status swiglu_quantize(const Rows& rows, const void* gate, const void* up, int64_t stride,
+                       cudaStream_t stream);
+
+// y = rotate(x), quantised: across heads before o_proj, or none.
+Status rotate_quantize(const Rows& rows, const void* x, cudaStream_t stream);
+
+}  // namespace quarot::cuda

@@ -1,0 +1,171 @@
+// The fused row operations against the time a copy of their bytes takes: fused_bench [--json]
+#include <cuda_bf16.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "kernels/cuda/bench.cuh"
+#include "kernels/cuda/fused/fused.h"
+#include "kernels/cuda/fused/heads.h"
+
+namespace quarot::cuda {
+namespace {
+
+constexpr double kCopyBytesPerSecond = 4.27e12;  // measured on an H200
+constexpr int kCopies = 4;                       // of the buffers, so that none stays in L2
+bool json = false;
+
+void must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.error().message().c_str());
+  std::exit(1);
+}
+
+void report(const char* operation, int rows, int n, int m, double bytes, double ms) {
+  const double us = 1e3 * ms;
+  std::printf(json ? "{\"op\":\"%s\",\"rows\":%d,\"n\":%d,\"m\":%d,\"us\":%.2f,\"of_copy\":%.3f}\n"
+                   : "%-22s %6d x %6d  m %4d  %9.2f us  %5.3f of copy\n",
+              operation, rows, n, m, us, bytes / kCopyBytesPerSecond / (us * 1e-6));
+}
+
+// Normal bf16 numbers (Box and Muller 1958), as activations nearly are.
+__global__ void fill_bf16(__nv_bfloat16* x, size_t count) {
+  const size_t step = size_t{gridDim.x} * blockDim.x;
+  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    uint32_t h = static_cast<uint32_t>(i) * 0x9e3779b9U ^ 0x5bd1e995U;
+    h = (h ^ h >> 16) * 0x85ebca6bU;
+    h = (h ^ h >> 13) * 0xc2b2ae35U;
+    h ^= h >> 16;
+    const float radius = sqrtf(-2 * logf(static_cast<float>((h >> 16) + 1) / 65537));
+    x[i] = __float2bfloat16_rn(radius * cospif(static_cast<float>(h & 0xffff) / 32768));
+  }
+}
+
+enum class Operation { kNorm, kResidualNorm, kSwiglu, kPlain };
+
+void bench_rows(const char* name, Operation operation, int rows, int m, int log2, int inner,
+                int bits, bool rotate = true) {
+  const int n = (m << log2) * inner;
+  Rows r;
+  r.rows = rows;
+  r.n = n;
+  r.quant.bits = bits;
+  r.quant.pack_int4 = bits == 4;
+  std::optional<DeviceBuffer<uint32_t>> factor;
+  if (rotate) {
+    std::vector<double> dense(size_t(m) * m, 1 / std::sqrt(double(m)));
+    if (m == 107) dense[0] = 0;  // no Hadamard matrix of this order: a factor of two terms
+    auto words = rotation_factor(dense, m, log2, inner, r.rotation);
+    must(words.ok() ? Status() : Status(words.error()));
+    factor.emplace(*words);
+    r.rotation.factor = factor->get();
+  }
+  const size_t elements = size_t(rows) * n;
+  DeviceBuffer<__nv_bfloat16> x(kCopies * elements);
+  DeviceBuffer<__nv_bfloat16> y(kCopies * elements);
+  fill_bf16<<<1024, 256>>>(x.get(), x.size());
+  fill_bf16<<<1024, 256>>>(y.get(), y.size());
+  DeviceBuffer<uint8_t> values(elements);
+  DeviceBuffer<float> scales(rows);
+  r.quant.values = values.get();
+  r.quant.scales = scales.get();
+  const double ms = median_ms([&](int i) {
+    __nv_bfloat16* a = x.get() + i % kCopies * elements;
+    __nv_bfloat16* b = y.get() + i % kCopies * elements;
+    switch (operation) {
+      case Operation::kNorm:
+        must(norm_quantize(r, a, nullptr, nullptr, 1e-5F, nullptr));
+        break;
+      case Operation::kResidualNorm:
+        must(norm_quantize(r, a, b, nullptr, 1e-5F, nullptr));
+        break;
+      case Operation::kSwiglu:
+        must(swiglu_quantize(r, a, b, n, nullptr));
+        break;
+      case Operation::kPlain:
+        must(rotate_quantize(r, a, nullptr));
+        break;
+    }
+  });
+  const double in = operation == Operation::kSwiglu         ? 4
+                    : operation == Operation::kResidualNorm ? 6  // x twice, delta
+                                                            : 2;
+  report(name, rows, n, rotate ? r.rotation.m : 0, elements * (in + bits / 8.0), ms);
+}
+
+void bench_heads(int tokens, int query_heads, int kv_heads, int bits) {
+  constexpr int kDim = 128;
+  const int width = (query_heads + 2 * kv_heads) * kDim;
+  DeviceBuffer<__nv_bfloat16> qkv(size_t(kCopies) * tokens * width);
+  fill_bf16<<<1024, 256>>>(qkv.get(), qkv.size());
+  DeviceBuffer<__half> q(size_t(tokens) * query_heads * kDim);
+  HeadBatch batch;
+  batch.tokens = tokens;
+  batch.query_heads = query_heads;
+  batch.kv_heads = kv_heads;
+  batch.q_stride = batch.k_stride = batch.v_stride = width;
+  std::vector<int32_t> positions(tokens);
+  for (int i = 0; i < tokens; ++i) positions[i] = i;
+  const int pages = (tokens + kPageTokens - 1) / kPageTokens;
+  std::vector<int32_t> table(pages);
+  for (int i = 0; i < pages; ++i) table[i] = i;
+  const DeviceBuffer<int32_t> device_positions(positions);
+  const DeviceBuffer<int32_t> device_sequences(std::vector<int32_t>(tokens, 0));
+  const DeviceBuffer<int32_t> device_table(table);
+  batch.sequences = device_sequences.get();
+  batch.positions = device_positions.get();
+  DeviceBuffer<float2> turns(size_t(tokens) * kDim / 2);
+  turns.fill_bytes(0x3c);
+  CacheWriter cache;
+  cache.layout = {kDim, bits, bits};
+  cache.key_bits = cache.value_bits = bits;
+  DeviceBuffer<uint8_t> pool(size_t(pages) * kv_heads * cache.layout.block_bytes());
+  cache.pool = pool.get();
+  cache.page_table = device_table.get();
+  cache.table_stride = pages;
+  const double ms = median_ms([&](int i) {
+    const __nv_bfloat16* at = qkv.get() + size_t(i % kCopies) * tokens * width;
+    batch.q = at;
+    batch.k = at + query_heads * kDim;
+    batch.v = at + (query_heads + kv_heads) * kDim;
+    must(rotate_and_append(batch, {turns.get(), kDim, false}, {1, 7, nullptr}, cache, q.get(),
+                           nullptr));
+  });
+  const double bytes =
+      double(tokens) * (width * 2 + query_heads * kDim * 2 + kDim / 2 * 8) + double(pool.size());
+  report(kv_heads == query_heads ? "rope+append mha" : "rope+append gqa", tokens, width, kv_heads,
+         bytes, ms);
+}
+
+void bench_all() {
+  for (const int rows : {2048, 8192}) {
+    bench_rows("norm", Operation::kNorm, rows, 1, 12, 1, 4, false);
+    bench_rows("residual norm", Operation::kResidualNorm, rows, 1, 12, 1, 4, false);
+    bench_rows("residual norm int8", Operation::kResidualNorm, rows, 1, 13, 1, 8, false);
+    bench_rows("norm + H", Operation::kNorm, rows, 1, 12, 1, 4);
+    bench_rows("residual norm + H", Operation::kResidualNorm, rows, 1, 12, 1, 4);
+    bench_rows("residual norm + H", Operation::kResidualNorm, rows, 1, 13, 1, 4);
+    bench_rows("residual norm + H", Operation::kResidualNorm, rows, 28, 7, 1, 4);
+    bench_rows("residual norm + H", Operation::kResidualNorm, rows, 20, 8, 1, 4);
+    bench_rows("across heads", Operation::kPlain, rows, 1, 5, 128, 4);
+    bench_rows("across heads", Operation::kPlain, rows, 1, 6, 128, 4);
+    bench_rows("across heads", Operation::kPlain, rows, 28, 0, 128, 4);
+    bench_rows("swiglu, no H", Operation::kSwiglu, rows, 28, 9, 1, 4, false);
+    constexpr int kWidths[][2] = {{12, 7},  {76, 6}, {44, 7},  {76, 7},  {172, 6},
+                                  {107, 7}, {28, 9}, {148, 7}, {28, 10}, {924, 5}};
+    for (const auto& w : kWidths) {
+      bench_rows("swiglu + H", Operation::kSwiglu, rows, w[0], w[1], 1, 4);
+    }
+    bench_heads(rows, 32, 32, 4);
+    bench_heads(rows, 32, 8, 4);
+  }
+}
+
+}  // namespace
+}  // namespace quarot::cuda
+
+int main(int argc, char** argv) {
+  quarot::cuda::json = argc > 1 && std::strcmp(argv[1], "--json") == 0;
+  quarot::cuda::bench_all();
+}

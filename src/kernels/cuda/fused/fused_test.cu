@@ -1,0 +1,415 @@
+#include "kernels/cuda/fused/fused.h"
+
+#include <cuda_bf16.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+#include <random>
+
+#include "kernels/cuda/bench.cuh"
+#include "kernels/cuda/fused/cache_reference.h"
+#include "kernels/cuda/fused/fused_reference.h"
+#include "kernels/cuda/fused/heads.h"
+
+namespace quarot::cuda {
+namespace {
+
+bool has_gpu() {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+}
+
+std::mt19937 generator(1);
+
+std::vector<float> normals(size_t count, float loud = 1) {
+  std::normal_distribution<float> normal;
+  std::vector<float> x(count);
+  for (float& e : x) e = normal(generator);
+  for (size_t i = 3; i < count; i += 701) x[i] *= loud;
+  return x;
+}
+
+// Rows on the device in either type, and the floats they are.
+struct DeviceRows {
+  DeviceRows(std::vector<float> values, Element element) : floats(std::move(values)) {
+    if (element == Element::kFloat32) {
+      single.emplace(floats);
+      return;
+    }
+    std::vector<__nv_bfloat16> halves;
+    for (float& e : floats) {
+      halves.push_back(__float2bfloat16_rn(e));
+      e = __bfloat162float(halves.back());
+    }
+    brain.emplace(halves);
+  }
+  void* get() { return single ? static_cast<void*>(single->get()) : brain->get(); }
+  std::vector<float> download() const {
+    if (single) return single->download();
+    std::vector<float> out;
+    for (const __nv_bfloat16 e : brain->download()) out.push_back(__bfloat162float(e));
+    return out;
+  }
+  std::vector<float> floats;
+  std::optional<DeviceBuffer<float>> single;
+  std::optional<DeviceBuffer<__nv_bfloat16>> brain;
+};
+
+// m × m: random signs over √m, or any numbers of that size: the kernels care for linearity only.
+std::vector<double> random_factor(int m, bool signs) {
+  std::vector<double> factor(static_cast<size_t>(m) * m);
+  std::normal_distribution<double> normal;
+  for (double& e : factor) {
+    e = normal(generator) / std::sqrt(m);
+    if (signs) e = std::copysign(1 / std::sqrt(m), e);
+  }
+  return factor;
+}
+
+struct Rotated {
+  int m = 0;  // 0: none
+  int log2 = 0;
+  int inner = 1;
+  bool hadamard = true;
+  bool random_signs = false;
+};
+
+enum class Operation { kPlain, kNorm, kResidualNorm, kSwiglu };
+
+struct Output {
+  std::vector<uint8_t> values;
+  std::vector<float> scales;
+};
+
+struct RowTest {
+  int n;
+  Operation operation = Operation::kPlain;
+  Rotated rotated;
+  Element element = Element::kBFloat16;
+  int bits = 4;
+  bool int4 = true;
+  float loud = 100;
+};
+
+// Runs one operation on random rows and holds it against the reference; where `exact`, all codes
+// must be equal, else a few may differ by one where the value is a tie but for round-off.
+void expect_rows(const RowTest& t, bool exact = false) {
+  constexpr int kRows = 5;
+  const size_t elements = static_cast<size_t>(kRows) * t.n;
+  Rows rows;
+  rows.element = t.element;
+  rows.rows = kRows;
+  rows.n = t.n;
+  rows.quant.bits = t.bits;
+  rows.quant.pack_int4 = t.int4;
+  const std::vector<double> factor = random_factor(std::max(1, t.rotated.m), t.rotated.hadamard);
+  std::optional<DeviceBuffer<uint32_t>> words;
+  std::vector<int8_t> signs(static_cast<size_t>(t.n), 1);
+  if (t.rotated.random_signs) {
+    for (int8_t& s : signs) s = generator() % 2 == 0 ? 1 : -1;
+  }
+  const DeviceBuffer<int8_t> device_signs(signs);
+  if (t.rotated.m > 0) {
+    auto packed =
+        rotation_factor(factor, t.rotated.m, t.rotated.log2, t.rotated.inner, rows.rotation);
+    ASSERT_TRUE(packed.ok()) << packed.error().message();
+    words.emplace(*packed);
+    rows.rotation.factor = words->get();
+    if (t.rotated.random_signs) rows.rotation.signs = device_signs.get();
+  }
+  std::vector<float> values = normals(elements, t.loud);
+  std::fill(values.begin() + t.n, values.begin() + 2 * t.n, 0.0F);  // a row of zeros
+  for (int i = 0; i < t.n; ++i) values[2 * t.n + i] *= 1e4F;
+  for (int i = 0; i < t.n; ++i) values[3 * t.n + i] *= 1e-4F;
+  DeviceRows x(values, t.element);
+  DeviceRows second(normals(elements), t.element);
+  const std::vector<float> gain = normals(static_cast<size_t>(t.n));
+  const DeviceBuffer<float> device_gain(gain);
+  DeviceBuffer<uint8_t> codes(elements);
+  DeviceBuffer<float> scales(kRows);
+  codes.fill_bytes(0x5a);
+  scales.fill_bytes(0xff);
+  rows.quant.values = codes.get();
+  rows.quant.scales = scales.get();
+  constexpr float kEps = 1e-5F;
+  const auto run = [&] {
+    switch (t.operation) {
+      case Operation::kNorm:
+        return norm_quantize(rows, x.get(), nullptr, device_gain.get(), kEps, nullptr);
+      case Operation::kResidualNorm:
+        return norm_quantize(rows, x.get(), second.get(), nullptr, kEps, nullptr);
+      case Operation::kSwiglu:
+        return swiglu_quantize(rows, x.get(), second.get(), t.n, nullptr);
+      default:
+        return rotate_quantize(rows, x.get(), nullptr);
+    }
+  };
+  const Status status = run();
+  ASSERT_TRUE(status.ok()) << status.error().message();
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+
+  const auto got_codes = codes.download();
+  const auto got_scales = scales.download();
+  const auto written = x.download();
+  int different = 0;
+  for (int r = 0; r < kRows; ++r) {
+    std::vector<double> y(static_cast<size_t>(t.n));
+    for (int i = 0; i < t.n; ++i) {
+      const size_t at = static_cast<size_t>(r) * t.n + i;
+      y[i] = x.floats[at];
+      if (t.operation == Operation::kSwiglu) y[i] = silu_reference(y[i]) * second.floats[at];
+      if (t.operation == Operation::kResidualNorm) {
+        float sum = x.floats[at] + second.floats[at];
+        if (t.element == Element::kBFloat16) sum = __bfloat162float(__float2bfloat16_rn(sum));
+        ASSERT_EQ(written[at], sum);
+        y[i] = sum;
+      }
+    }
+    if (t.operation == Operation::kNorm) norm_reference(y, gain.data(), kEps);
+    if (t.operation == Operation::kResidualNorm) norm_reference(y, nullptr, kEps);
+    if (t.rotated.m > 0) {
+      for (int i = 0; i < t.n; ++i) y[i] *= signs[i];
+      rotate_reference(factor, t.rotated.m, t.rotated.log2, t.rotated.inner, y);
+    }
+    const QuantizedRow expected = quantize_reference(y, t.bits, rows.quant.clip);
+    const size_t row_bytes = static_cast<size_t>(t.n) / (t.int4 ? 2 : 1);
+    const auto got = unpack_row(got_codes.data() + r * row_bytes, t.n, t.int4);
+    if (exact) {
+      ASSERT_EQ(got_scales[r], expected.scale);
+    } else {
+      ASSERT_NEAR(got_scales[r] / expected.scale, 1, 4e-6) << "n " << t.n << " row " << r;
+    }
+    for (int i = 0; i < t.n; ++i) {
+      ASSERT_LE(std::abs(got[i] - expected.codes[i]), exact ? 0 : 1)
+          << "n " << t.n << " m " << t.rotated.m << " row " << r << " at " << i;
+      different += got[i] != expected.codes[i] ? 1 : 0;
+    }
+  }
+  EXPECT_LE(different, 2 + static_cast<int>(elements * (t.bits > 4 ? 2e-3 : 1e-4)))
+      << "n " << t.n << " m " << t.rotated.m;
+}
+
+TEST(FusedRows, QuantisingFloatsIsExact) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  for (int bits = 2; bits <= 8; ++bits) {
+    for (const int n : {32, 96, 576, 4096, 11008, 28672}) {
+      expect_rows({n, Operation::kPlain, {}, Element::kFloat32, bits, bits <= 4, 1}, true);
+      expect_rows({n, Operation::kPlain, {}, Element::kBFloat16, bits, false, 100}, true);
+    }
+  }
+}
+
+TEST(FusedRows, NormWithoutRotation) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  for (const Element element : {Element::kFloat32, Element::kBFloat16}) {
+    for (const int n : {64, 576, 896, 4096, 8192}) {
+      expect_rows({n, Operation::kNorm, {}, element, 4, true});
+      expect_rows({n, Operation::kResidualNorm, {}, element, 8, false});
+    }
+  }
+}
+
+TEST(FusedRows, SwigluOfEveryModel) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  constexpr struct {
+    int m, log2;
+    bool hadamard;
+  } kWidths[] = {{12, 7, true},   {76, 6, true}, {44, 7, true},  {76, 7, true},  {172, 6, true},
+                 {107, 7, false}, {28, 9, true}, {148, 7, true}, {28, 10, true}, {924, 5, true},
+                 {1, 12, true},   {1, 14, true}, {20, 6, true},  {12, 4, true}};
+  for (const auto& w : kWidths) {
+    const int n = w.m << w.log2;
+    expect_rows({n, Operation::kSwiglu, {w.m, w.log2, 1, w.hadamard, true}});
+    expect_rows(
+        {n, Operation::kSwiglu, {w.m, w.log2, 1, w.hadamard, false}, Element::kFloat32, 8, false});
+  }
+  expect_rows({1536, Operation::kSwiglu, {}});
+}
+
+TEST(FusedRows, NormWithRotation) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  constexpr struct {
+    int m, log2;
+  } kWidths[] = {{36, 4}, {28, 5}, {1, 11}, {12, 7}, {28, 7},
+                 {1, 12}, {20, 8}, {12, 9}, {1, 13}, {1, 8}};
+  for (const auto& w : kWidths) {
+    const int n = w.m << w.log2;
+    expect_rows({n, Operation::kNorm, {w.m, w.log2}});
+    expect_rows(
+        {n, Operation::kResidualNorm, {w.m, w.log2, 1, true, true}, Element::kFloat32, 8, false});
+  }
+}
+
+TEST(FusedRows, AcrossHeads) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  constexpr struct {
+    int m, log2, inner;
+  } kHeads[] = {{36, 0, 16},  {28, 0, 128}, {1, 5, 128}, {1, 6, 128},
+                {20, 1, 128}, {12, 0, 64},  {1, 3, 80},  {28, 0, 32}};
+  for (const auto& h : kHeads) {
+    expect_rows({(h.m << h.log2) * h.inner, Operation::kPlain, {h.m, h.log2, h.inner}});
+  }
+}
+
+TEST(FusedRows, SaysWhatItHasNotGot) {
+  Rows rows;
+  rows.rows = 1;
+  rows.n = 24;
+  EXPECT_EQ(rotate_quantize(rows, nullptr, nullptr).error().code(), ErrorCode::kInvalidArgument);
+  RowRotation rotation;
+  EXPECT_EQ(rotation_factor(random_factor(12, true), 12, 1, 1, rotation).error().code(),
+            ErrorCode::kUnsupported);
+}
+
+struct HeadTest {
+  int head_dim;
+  int key_bits = 4;
+  int value_bits = 4;
+  int rotary_dims = 0;
+  bool interleaved = false;
+  int m = 0;
+  int log2 = 0;
+  Element element = Element::kBFloat16;
+};
+
+void expect_heads(const HeadTest& t) {
+  constexpr int kTokens = 70;
+  constexpr int kQueryHeads = 3;
+  constexpr int kKvHeads = 2;
+  const int d = t.head_dim;
+  CacheWriter cache;
+  cache.layout = {d, stored_bits(t.key_bits), stored_bits(t.value_bits)};
+  cache.key_bits = t.key_bits;
+  cache.value_bits = t.value_bits;
+  const int block_bytes = cache.layout.block_bytes();
+  DeviceBuffer<uint8_t> pool(size_t{6} * kKvHeads * block_bytes);
+  pool.fill_bytes(0x5a);
+  const std::vector<int32_t> table = {4, 1, 3, 5, 0, 2};  // two sequences of three pages
+  const DeviceBuffer<int32_t> device_table(table);
+  cache.pool = pool.get();
+  cache.page_table = device_table.get();
+  cache.table_stride = 3;
+  const auto centers = normals(size_t{kKvHeads} * d);
+  const DeviceBuffer<float> device_centers(centers);
+  cache.key_center = device_centers.get();
+
+  DeviceRows q(normals(size_t{kTokens} * kQueryHeads * d), t.element);
+  DeviceRows k(normals(size_t{kTokens} * kKvHeads * d), t.element);
+  DeviceRows v(normals(size_t{kTokens} * kKvHeads * d), t.element);
+  std::vector<int32_t> sequences;
+  std::vector<int32_t> positions;
+  for (int i = 0; i < kTokens; ++i) {
+    sequences.push_back(i % 2);
+    positions.push_back(60 + i);
+  }
+  const DeviceBuffer<int32_t> device_sequences(sequences);
+  const DeviceBuffer<int32_t> device_positions(positions);
+  std::vector<float2> turns;
+  for (int position = 0; position < 192; ++position) {
+    for (int i = 0; i < t.rotary_dims / 2; ++i) {
+      const double angle = position * std::pow(1e4, -2.0 * i / t.rotary_dims);
+      turns.push_back({static_cast<float>(std::cos(angle)), static_cast<float>(std::sin(angle))});
+    }
+  }
+  turns.push_back({});
+  const DeviceBuffer<float2> device_turns(turns);
+  const std::vector<double> factor = random_factor(std::max(1, t.m), true);
+  const DeviceBuffer<float> device_factor(std::vector<float>(factor.begin(), factor.end()));
+  HeadBatch batch;
+  batch.element = t.element;
+  batch.tokens = kTokens;
+  batch.query_heads = kQueryHeads;
+  batch.kv_heads = kKvHeads;
+  batch.q = q.get(), batch.k = k.get(), batch.v = v.get();
+  batch.q_stride = kQueryHeads * d;
+  batch.k_stride = batch.v_stride = kKvHeads * d;
+  batch.sequences = device_sequences.get();
+  batch.positions = device_positions.get();
+  DeviceBuffer<__half> q_out(q.floats.size());
+  const Status status =
+      rotate_and_append(batch, {device_turns.get(), t.rotary_dims, t.interleaved},
+                        {t.m, t.log2, device_factor.get()}, cache, q_out.get(), nullptr);
+  ASSERT_TRUE(status.ok()) << status.error().message();
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+
+  const auto rotated = [&](const std::vector<float>& from, size_t at, int position) {
+    std::vector<double> x(from.begin() + at, from.begin() + at + d);
+    const std::vector<double> old = x;
+    const int half = t.rotary_dims / 2;
+    for (int i = 0; i < half; ++i) {
+      const float2 c = turns[static_cast<size_t>(position) * half + i];
+      const int a = t.interleaved ? 2 * i : i;
+      const int b = t.interleaved ? 2 * i + 1 : i + half;
+      x[a] = old[a] * c.x - old[b] * c.y;
+      x[b] = old[b] * c.x + old[a] * c.y;
+    }
+    if (t.m > 0) rotate_reference(factor, t.m, t.log2, 1, x);
+    return x;
+  };
+  const auto queries = q_out.download();
+  const auto bytes = pool.download();
+  int different = 0;
+  for (int token = 0; token < kTokens; ++token) {
+    const int position = positions[token];
+    for (int head = 0; head < kQueryHeads; ++head) {
+      const size_t at = (size_t{kQueryHeads} * token + head) * d;
+      const auto expected = rotated(q.floats, at, position);
+      for (int i = 0; i < d; ++i) {
+        ASSERT_NEAR(__half2float(queries[at + i]), expected[i], 2e-3 * (1 + std::abs(expected[i])));
+      }
+    }
+    for (int head = 0; head < kKvHeads; ++head) {
+      const size_t at = (size_t{kKvHeads} * token + head) * d;
+      const auto turned = rotated(k.floats, at, position);
+      std::vector<float> key;
+      for (int i = 0; i < d; ++i) {
+        key.push_back(static_cast<float>(turned[i]) - centers[static_cast<size_t>(head) * d + i]);
+      }
+      std::vector<uint8_t> block(static_cast<size_t>(block_bytes));
+      const PageLayout& l = cache.layout;
+      const int row = position % kPageTokens;
+      std::vector<double> meant(static_cast<size_t>(d));
+      store_cache_row(key.data(), d, t.key_bits, l.key_bits, cache.clip,
+                      block.data() + l.key_row(row), block.data() + l.key_param(row), meant.data());
+      store_cache_row(v.floats.data() + at, d, t.value_bits, l.value_bits, cache.clip,
+                      block.data() + l.value_row(row), block.data() + l.value_param(row),
+                      meant.data());
+      const int page = table[sequences[token] * 3 + position / kPageTokens];
+      const uint8_t* got =
+          bytes.data() + (static_cast<size_t>(page) * kKvHeads + head) * block_bytes;
+      const auto same = [&](int offset, int count) {
+        return std::equal(got + offset, got + offset + count, block.data() + offset);
+      };
+      ASSERT_TRUE(same(l.value_row(row), l.value_row_bytes()));
+      if (l.value_bits < 16) {
+        ASSERT_TRUE(same(l.value_param(row), 4));
+      }
+      different += same(l.key_row(row), l.key_row_bytes()) ? 0 : 1;
+    }
+  }
+  // Keys pass through float arithmetic, so one near a tie may round the other way; float16
+  // likewise.
+  const int rows = kTokens * kKvHeads;
+  EXPECT_LE(different, t.key_bits == 16  ? rows / 2
+                       : t.key_bits == 8 ? rows / 10
+                                         : 2)
+      << "head_dim " << d;
+}
+
+TEST(FusedHeads, RotateAndAppend) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  expect_heads({128, 4, 4, 0, false, 0, 0, Element::kFloat32});
+  expect_heads({128, 4, 4, 128, false, 1, 7});
+  expect_heads({64, 2, 8, 64, true, 1, 6});
+  expect_heads({80, 4, 3, 32, false, 20, 2});
+  expect_heads({96, 3, 4, 96, false, 12, 3});
+  expect_heads({112, 8, 2, 112, false, 28, 2, Element::kFloat32});
+  expect_heads({256, 4, 4, 256, false, 1, 8});
+  expect_heads({16, 4, 4, 16, false, 1, 4});
+  expect_heads({48, 8, 8, 48, true, 12, 2});
+  expect_heads({128, 16, 16, 128, false, 1, 7});
+}
+
+}  // namespace
+}  // namespace quarot::cuda

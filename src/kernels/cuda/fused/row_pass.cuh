@@ -1,0 +1,269 @@
+// The parts of a row kernel: loading with the operation in front, reducing over the block, and
+// quantising. One block has one row, in registers: thread i has vectors i, i + blockDim, … of eight
+// consecutive elements. At 4 TB/s an SM has some 17 instructions an element to spend on bf16 in and
+// int4 out; what follows counts them.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/fused/fused.h"
+#include "kernels/cuda/fused/half_mma.cuh"
+
+namespace quarot::cuda {
+
+enum class RowOperation { kPlain, kNorm, kSwiglu };
+
+struct RowArgs {
+  RowOperation operation;
+  void* x;             // or gate
+  const void* second;  // delta, or up
+  int64_t stride;      // of both, in elements
+  const float* gain;
+  float eps;
+  int n;
+  RowRotation rotation;
+  RowQuant quant;
+};
+
+inline constexpr int kMaxRowThreads = 512;
+inline constexpr int kVector = 8;
+
+// Eight elements as they lie in memory.
+template <typename In>
+struct RawVector;
+template <>
+struct RawVector<float> {
+  float4 v[2];
+
+  __device__ void load(const float* p) {
+    v[0] = reinterpret_cast<const float4*>(p)[0];
+    v[1] = reinterpret_cast<const float4*>(p)[1];
+  }
+  __device__ void expand(float (&x)[kVector]) const {
+    x[0] = v[0].x, x[1] = v[0].y, x[2] = v[0].z, x[3] = v[0].w;
+    x[4] = v[1].x, x[5] = v[1].y, x[6] = v[1].z, x[7] = v[1].w;
+  }
+  // Stores x, rounded to what is stored: the next reader of the residual sees the same.
+  __device__ static void store(float* p, float (&x)[kVector]) {
+    reinterpret_cast<float4*>(p)[0] = {x[0], x[1], x[2], x[3]};
+    reinterpret_cast<float4*>(p)[1] = {x[4], x[5], x[6], x[7]};
+  }
+};
+template <>
+struct RawVector<__nv_bfloat16> {
+  uint4 v;
+
+  __device__ void load(const __nv_bfloat16* p) { v = *reinterpret_cast<const uint4*>(p); }
+  __device__ void expand(float (&x)[kVector]) const {
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[2 * i] = __uint_as_float(words[i] << 16);
+      x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000U);
+    }
+  }
+  __device__ static void store(__nv_bfloat16* p, float (&x)[kVector]) {
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+      words[i] = reinterpret_cast<const uint32_t&>(pair);
+    }
+    const RawVector stored{{words[0], words[1], words[2], words[3]}};
+    *reinterpret_cast<uint4*>(p) = stored.v;
+    stored.expand(x);
+  }
+};
+
+__device__ __forceinline__ float silu(float x) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0F + exp2_approx(-1.44269504F * x)));
+  return x * inverse;
+}
+
+__device__ __forceinline__ int element_of(int vector) {
+  return (vector * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
+}
+
+// kCount of a thread's vectors, from number `base` on, as they lie in memory: loading is apart from
+// use, so that all loads are under way before the first is waited for.
+template <typename In, int kCount>
+struct RawRow {
+  RawVector<In> x[kCount];
+  RawVector<In> second[kCount];
+
+  __device__ void load(const RowArgs& args, int row, int base) {
+    const In* from = static_cast<const In*>(args.x) + row * args.stride;
+    const In* also = static_cast<const In*>(args.second) + row * args.stride;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      x[i] = second[i] = {};
+      const int at = element_of(base + i);
+      if (at >= args.n) continue;
+      x[i].load(from + at);
+      if (args.second != nullptr) second[i].load(also + at);
+    }
+  }
+  // The elements with the operation applied, but for the norm's factor; zeros past the row's end.
+  // Adds the squares of what is normed to `squares`; writes back a sum with delta.
+  template <int kVectors>
+  __device__ void expand(const RowArgs& args, int row, int base, float (&out)[kVectors][kVector],
+                         float& squares) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      float(&e)[kVector] = out[base + i];
+      x[i].expand(e);
+      float other[kVector];
+      second[i].expand(other);
+      const int at = element_of(base + i);
+      if (args.operation == RowOperation::kSwiglu) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) e[j] = silu(e[j]) * other[j];
+      } else if (args.second != nullptr) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) e[j] += other[j];
+        if (at < args.n) {
+          RawVector<In>::store(static_cast<In*>(args.x) + row * args.stride + at, e);
+        }
+      }
+      if (args.operation == RowOperation::kNorm) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) squares += e[j] * e[j];
+      }
+      if (args.gain != nullptr && at < args.n) {
+        RawVector<float> raw;
+        raw.load(args.gain + at);
+        float gain[kVector];
+        raw.expand(gain);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) e[j] *= gain[j];
+      }
+    }
+  }
+};
+
+template <int kCount>
+__device__ __forceinline__ float largest(const float (&x)[kCount]) {
+  float top = 0;
+#pragma unroll
+  for (const float e : x) top = fmaxf(top, fabsf(e));
+  return top;
+}
+
+__device__ __forceinline__ float norm_factor(const RowArgs& args, float squares) {
+  if (args.operation != RowOperation::kNorm) return 1;
+  return rsqrtf(__fdividef(squares, static_cast<float>(args.n)) + args.eps);
+}
+
+// Over the block, for every thread: the largest (of what is not negative) and the sum. Warps add up
+// in a fixed order. Each call of a kernel has its own slots, so that one barrier is enough.
+struct MaxAndSum {
+  float top;
+  float sum;
+};
+template <bool kSum>
+__device__ __forceinline__ MaxAndSum reduce_block(MaxAndSum (&slots)[kMaxRowThreads / 32],
+                                                  float top, float sum) {
+  top = __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(top)));
+  if constexpr (kSum) {
+#pragma unroll
+    for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(~0U, sum, lane);
+  }
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = {top, sum};
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  MaxAndSum all = lane < blockDim.x / 32 ? slots[lane] : MaxAndSum{0, 0};
+  all.top = __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(all.top)));
+  if constexpr (kSum) {
+    static_assert(kMaxRowThreads / 32 <= 16);
+#pragma unroll
+    for (int other = 8; other > 0; other /= 2) all.sum += __shfl_xor_sync(~0U, all.sum, other);
+    all.sum = __shfl_sync(~0U, all.sum, 0);
+  }
+  return all;
+}
+
+// a / n, correctly rounded, for an integer n below 2²³ (Markstein 1990: with the correctly rounded
+// reciprocal, one correction of the quotient is enough).
+struct SmallDivisor {
+  float n;
+  float reciprocal;
+
+  __device__ explicit SmallDivisor(int integer) : n(static_cast<float>(integer)) {
+    reciprocal = __frcp_rn(n);
+  }
+  __device__ float divide(float a) const {
+    const float quotient = __fmul_rn(a, reciprocal);
+    return __fmaf_rn(__fmaf_rn(-quotient, n, a), reciprocal, quotient);
+  }
+};
+
+// q = clamp(round-half-even(y / scale)), y = x · factor. The product with the reciprocal, once a
+// little high and once a little low, gives the same integer twice unless y / scale is within its
+// error of a tie; then the division decides. Adding 1.5 · 2²³ rounds to an integer and leaves it in
+// the float's low bits.
+class RowQuantizer {
+ public:
+  // `top` is the largest |x| of the row.
+  __device__ RowQuantizer(const RowQuant& quant, float factor, float top) : factor_(factor) {
+    constexpr float kSpread = 0x1p-20F;
+    const SmallDivisor highest((1 << (quant.bits - 1)) - 1);
+    const float y = __fmul_rn(top, factor);
+    scale_ = y > 0 ? highest.divide(__fmul_rn(quant.clip, y)) : 1.0F;
+    const float inverse = __fdividef(factor, scale_);
+    high_ = inverse * (1 + kSpread);
+    low_ = inverse * (1 - kSpread);
+    highest_ = kRound + highest.n;
+    lowest_ = kRound - highest.n - 1;
+  }
+  __device__ float scale() const { return scale_; }
+
+  // kCount codes, the low bytes of `codes`.
+  template <int kCount>
+  __device__ void quantize(const float (&x)[kCount], uint32_t (&codes)[kCount]) const {
+    uint32_t differ = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float q = __fmaf_rn(x[i], high_, kRound);
+      differ |= __float_as_uint(q) ^ __float_as_uint(__fmaf_rn(x[i], low_, kRound));
+      codes[i] = clamp(q);
+    }
+    if (differ == 0) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      codes[i] = clamp(round_quotient(__fmul_rn(x[i], factor_), scale_) + kRound);
+    }
+  }
+
+ private:
+  static constexpr float kRound = 12582912.0F;
+
+  // Out of line: rare, and a division's registers would be the whole kernel's.
+  __device__ static __noinline__ float round_quotient(float y, float scale) {
+    return rintf(__fdiv_rn(y, scale));
+  }
+  __device__ uint32_t clamp(float q) const {
+    return __float_as_uint(fminf(fmaxf(q, lowest_), highest_));
+  }
+
+  float factor_;
+  float scale_;
+  float highest_;
+  float lowest_;
+  float high_;
+  float low_;
+};
+
+// The low bytes of four words.
+__device__ __forceinline__ uint32_t pack_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+// Eight int4: the low nibbles of `low`'s bytes and, above each, those of `high`'s.
+__device__ __forceinline__ uint32_t pack_nibbles(uint32_t low, uint32_t high) {
+  return (low & 0x0f0f0f0fU) | (high << 4 & 0xf0f0f0f0U);
+}
+
+}  // namespace quarot::cuda
