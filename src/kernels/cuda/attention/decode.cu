@@ -1,0 +1,73 @@
+#include "kernels/cuda/attention/decode.cuh"
+
+#include <algorithm>
+#include <numbers>
+
+#include "kernels/cuda/attention/dispatch.h"
+#include "kernels/cuda/check.h"
+
+namespace quarot::cuda {
+namespace {
+
+struct Workspace {
+  size_t tiles;  // blocks' worth of (sequence, KV head, 8 query heads)
+  int max_splits;
+  size_t stats_at;
+  size_t sums_at;
+  size_t bytes;
+};
+
+Workspace workspace_of(const AttentionShape& shape, const PagedCache& cache) {
+  const int group = shape.query_heads / cache.kv_heads;
+  const int query_tiles = (group + kQueryTile - 1) / kQueryTile;
+  Workspace w{};
+  w.tiles = static_cast<size_t>(shape.sequences) * cache.kv_heads * query_tiles;
+  const int split_tokens = kSplitPages * kPageTokens;
+  w.max_splits = std::clamp((shape.max_length + split_tokens - 1) / split_tokens, 1, kMaxSplits);
+  const size_t parts = w.tiles * w.max_splits * kQueryTile;
+  w.stats_at = (w.tiles * sizeof(unsigned) + 255) / 256 * 256;
+  w.sums_at = w.stats_at + (parts * sizeof(float2) + 255) / 256 * 256;
+  w.bytes = w.sums_at + parts * cache.layout.head_dim * sizeof(float);
+  return w;
+}
+
+}  // namespace
+
+size_t decode_workspace_bytes(const AttentionShape& shape, const PagedCache& cache) {
+  return workspace_of(shape, cache).bytes;
+}
+
+Status attention_decode(const __half* q, const PagedCache& cache, const AttentionShape& shape,
+                        void* workspace, __half* out, cudaStream_t stream) {
+  QUAROT_RETURN_IF_ERROR(check_attention(cache, shape));
+  const Workspace w = workspace_of(shape, cache);
+  auto* bytes = static_cast<uint8_t*>(workspace);
+  DecodeArgs args{};
+  args.q = q;
+  args.pool = static_cast<const uint8_t*>(cache.pool);
+  args.page_table = cache.page_table;
+  args.lengths = cache.lengths;
+  args.table_stride = cache.table_stride;
+  args.kv_heads = cache.kv_heads;
+  args.group = shape.query_heads / cache.kv_heads;
+  args.query_tiles = (args.group + kQueryTile - 1) / kQueryTile;
+  args.window = shape.window;
+  args.scale_log2 = shape.scale * std::numbers::log2e_v<float>;
+  args.arrived = reinterpret_cast<unsigned*>(bytes);
+  args.stats = reinterpret_cast<float2*>(bytes + w.stats_at);
+  args.sums = reinterpret_cast<float*>(bytes + w.sums_at);
+  args.max_splits = w.max_splits;
+  args.out = out;
+  const dim3 grid(cache.kv_heads * args.query_tiles, w.max_splits, shape.sequences);
+  return with_layout(cache.layout, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Status {
+    const auto kernel = decode_kernel<kHeadDim, kKeyBits, kValueBits>;
+    constexpr int kShared = DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kSharedBytes;
+    QUAROT_RETURN_IF_ERROR(
+        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
+              "attention_decode"));
+    kernel<<<grid, kAttentionThreads, kShared, stream>>>(args);
+    return check_launch("attention_decode");
+  });
+}
+
+}  // namespace quarot::cuda
