@@ -65,6 +65,9 @@ class JsonFields {
     if constexpr (std::is_same_v<T, std::string>) return value.is_string();
     if constexpr (std::is_same_v<T, double>) return value.is_number();
     if constexpr (std::is_same_v<T, int64_t>) return fits_int64(value);
+    if constexpr (std::is_same_v<T, uint64_t>) {
+      return value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
+    }
     if constexpr (std::is_same_v<T, std::vector<double>>) {
       return value.is_array() &&
              std::ranges::all_of(value, [](const auto& v) { return v.is_number(); });
@@ -84,6 +87,7 @@ class JsonFields {
     if constexpr (std::is_same_v<T, std::string>) return "a string";
     if constexpr (std::is_same_v<T, double>) return "a number";
     if constexpr (std::is_same_v<T, int64_t>) return "an integer";
+    if constexpr (std::is_same_v<T, uint64_t>) return "an integer, 0 or more";
     return "a list";
   }
 

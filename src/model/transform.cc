@@ -15,6 +15,10 @@ constexpr std::pair<BasisKind, std::string_view> kKindNames[] = {
     {BasisKind::kRandom, "random"},
 };
 
+std::string_view kind_name(BasisKind kind) {
+  return std::ranges::find(kKindNames, kind, [](const auto& row) { return row.first; })->second;
+}
+
 constexpr std::pair<std::string_view, bool TransformSpec::*> kFlags[] = {
     {"residual", &TransformSpec::residual},   {"norm_output", &TransformSpec::norm_output},
     {"value", &TransformSpec::value},         {"heads", &TransformSpec::heads},
@@ -76,33 +80,32 @@ void multiply_gain(std::vector<float>& gain, const std::vector<double>& scale) {
 void to_json(nlohmann::json& json, const TransformSpec& spec) {
   json = nlohmann::json::object();
   for (const auto& [name, member] : kFlags) json[std::string(name)] = spec.*member;
-  json["kind"] =
-      std::ranges::find(kKindNames, spec.kind, [](const auto& row) { return row.first; })->second;
+  json["kind"] = kind_name(spec.kind);
   json["seed"] = spec.seed;
 }
 
-Result<TransformSpec> parse_transform_spec(const nlohmann::json& json, const std::string& where) {
+Result<TransformSpec> parse_transform_spec(const nlohmann::json& json, const std::string& where,
+                                           TransformSpec base) {
   if (!json.is_object())
     return error(ErrorCode::kCorrupt, "{}: expected an object of transforms", where);
   const JsonFields fields(json, where);
-  TransformSpec spec;
   for (const auto& [name, member] : kFlags) {
-    QUAROT_ASSIGN_OR_RETURN(spec.*member, fields.optional<bool>(name, false));
+    QUAROT_ASSIGN_OR_RETURN(base.*member, fields.optional<bool>(name, base.*member));
   }
-  QUAROT_ASSIGN_OR_RETURN(const std::string kind, fields.optional<std::string>("kind", "hadamard"));
+  QUAROT_ASSIGN_OR_RETURN(const std::string kind,
+                          fields.optional<std::string>("kind", std::string(kind_name(base.kind))));
   const auto row = std::ranges::find(kKindNames, kind, [](const auto& r) { return r.second; });
   if (row == std::end(kKindNames)) {
     return error(ErrorCode::kCorrupt, "{}: kind \"{}\" is not hadamard, plain-hadamard or random",
                  where, kind);
   }
-  spec.kind = row->first;
-  QUAROT_ASSIGN_OR_RETURN(const int64_t seed, fields.optional<int64_t>("seed", 0));
-  spec.seed = static_cast<uint64_t>(seed);
-  if (spec.residual && spec.norm_output) {
+  base.kind = row->first;
+  QUAROT_ASSIGN_OR_RETURN(base.seed, fields.optional<uint64_t>("seed", base.seed));
+  if (base.residual && base.norm_output) {
     return error(ErrorCode::kInvalidArgument,
                  "{}: residual and norm_output stand in each other's place; choose one", where);
   }
-  return spec;
+  return base;
 }
 
 OnlineTransforms online_transforms(const ModelConfig& config, const TransformSpec& spec) {

@@ -33,7 +33,9 @@ struct TransformSpec {
 };
 
 void to_json(nlohmann::json& json, const TransformSpec& spec);
-Result<TransformSpec> parse_transform_spec(const nlohmann::json& json, const std::string& where);
+// Every field optional, over `base`.
+Result<TransformSpec> parse_transform_spec(const nlohmann::json& json, const std::string& where,
+                                           TransformSpec base = {});
 
 // Diagonals that stand before the rotations of one layer's sites; empty: none. Entries > 0.
 struct LayerScales {

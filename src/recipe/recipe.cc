@@ -131,6 +131,19 @@ Status set_rotation(std::string_view name, bool on, TransformSpec& spec) {
   return {};
 }
 
+// A misspelt field would otherwise be a different recipe, silently.
+Status check_names(const nlohmann::json& json, const nlohmann::json& known,
+                   const std::string& where) {
+  for (const auto& [name, value] : json.items()) {
+    if (known.contains(name) || name == "base") continue;
+    std::vector<std::string> names;
+    for (const auto& [known_name, ignored] : known.items()) names.push_back(known_name);
+    return error(ErrorCode::kInvalidArgument, "{}: \"{}\" is no field of a recipe; there are {}",
+                 where, name, fmt::join(names, ", "));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<NamedRecipe> named_recipes() { return {kNamed.begin(), kNamed.end()}; }
@@ -175,6 +188,7 @@ void to_json(nlohmann::json& json, const Recipe& recipe) {
 Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where) {
   if (!json.is_object())
     return error(ErrorCode::kInvalidArgument, "{}: expected a JSON object", where);
+  QUAROT_RETURN_IF_ERROR(check_names(json, Recipe(), where));
   const JsonFields fields(json, where);
   QUAROT_ASSIGN_OR_RETURN(const std::string name, fields.optional<std::string>("name", "float"));
   QUAROT_ASSIGN_OR_RETURN(const std::string base, fields.optional<std::string>("base", name));
@@ -191,12 +205,11 @@ Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where
                           fields.optional<std::string>(
                               "w_method", std::string(name_in(kMethods, recipe.weight_method))));
   QUAROT_ASSIGN_OR_RETURN(recipe.weight_method, value_in(kMethods, method, where + ": w_method"));
-  QUAROT_ASSIGN_OR_RETURN(const int64_t seed,
-                          fields.optional<int64_t>("seed", static_cast<int64_t>(recipe.seed)));
-  recipe.seed = static_cast<uint64_t>(seed);
-  if (json.contains("transforms")) {
-    QUAROT_ASSIGN_OR_RETURN(recipe.transforms,
-                            parse_transform_spec(json["transforms"], where + ": transforms"));
+  QUAROT_ASSIGN_OR_RETURN(recipe.seed, fields.optional<uint64_t>("seed", recipe.seed));
+  if (fields.has("transforms")) {
+    QUAROT_ASSIGN_OR_RETURN(
+        recipe.transforms,
+        parse_transform_spec(json["transforms"], where + ": transforms", recipe.transforms));
   }
   return recipe;
 }
