@@ -21,12 +21,18 @@ class StopFilter {
   // The text that is certain; `stopped` once a stop string is complete.
   std::string push(const std::string& text) {
     held_ += text;
+    size_t begin = 0;
+    size_t end = std::string::npos;  // of the stop string that is complete first
     for (const std::string& stop : *stop_) {
       const size_t at = stop.empty() ? std::string::npos : held_.find(stop);
       if (at == std::string::npos) continue;
-      held_.resize(at);
-      stopped_ = true;
+      if (at + stop.size() < end || (at + stop.size() == end && at < begin)) {
+        begin = at;
+        end = at + stop.size();
+      }
     }
+    stopped_ = end != std::string::npos;
+    if (stopped_) held_.resize(begin);
     return release(stopped_ ? 0 : longest_partial_stop());
   }
   std::string finish() { return release(0); }
@@ -93,6 +99,10 @@ Result<Generation> Session::generate(const std::vector<Token>& prompt,
                                      Progress& progress) {
   QUAROT_RETURN_IF_ERROR(check(options.sampling));
   const int64_t context = backend_->config().max_positions;
+  if (options.max_tokens < 0) {
+    return error(ErrorCode::kInvalidArgument, "{} tokens to generate, expected 0 or more",
+                 options.max_tokens);
+  }
   if (prompt.empty())
     return error(ErrorCode::kInvalidArgument, "the prompt is empty; expected one token or more");
   if (static_cast<int64_t>(prompt.size()) > context) {
