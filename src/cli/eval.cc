@@ -36,7 +36,7 @@ constexpr const char* execution_name(Execution execution) {
 }
 
 Result<Protocol> protocol_of(const EvalOptions& options) {
-  if (options.perplexity.stride > 0) return Protocol::kStrided;
+  if (options.protocol == "paper" && options.perplexity.stride != 0) return Protocol::kStrided;
   if (options.protocol == "paper") return Protocol::kPaper;
   if (options.protocol == "llama.cpp") return Protocol::kLlamaCpp;
   return error(ErrorCode::kInvalidArgument, "--protocol {}: expected paper or llama.cpp",

@@ -103,8 +103,16 @@ Status check_options(const PerplexityOptions& options, std::optional<Token> bos)
     return error(ErrorCode::kInvalidArgument, "a window of {} tokens, expected 2 or more",
                  options.window);
   }
-  if (options.protocol == Protocol::kStrided &&
-      (options.stride < 1 || options.stride >= options.window)) {
+  if (options.max_windows < 0) {
+    return error(ErrorCode::kInvalidArgument,
+                 "at most {} windows, expected 1 or more, or 0 for all", options.max_windows);
+  }
+  const bool strided = options.protocol == Protocol::kStrided;
+  if (!strided && options.stride != 0) {
+    return error(ErrorCode::kInvalidArgument, "a stride of {}, but this protocol has none",
+                 options.stride);
+  }
+  if (strided && (options.stride < 1 || options.stride >= options.window)) {
     return error(ErrorCode::kInvalidArgument, "a stride of {}, expected 1 to {}", options.stride,
                  options.window - 1);
   }
