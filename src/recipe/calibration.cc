@@ -85,13 +85,15 @@ std::vector<std::vector<Token>> sample_windows(std::span<const Token> text, int6
                                                int64_t window, std::optional<Token> bos,
                                                uint64_t seed) {
   const int64_t body = std::max<int64_t>(std::min(window, tokens) - (bos ? 1 : 0), 1);
-  const int64_t available = static_cast<int64_t>(text.size()) / body;
+  const auto size = static_cast<int64_t>(text.size());
+  const bool all = size <= tokens;  // then the last, shorter piece counts too
+  const int64_t available = std::max<int64_t>((size + (all ? body - 1 : 0)) / body, 1);
   const int64_t wanted =
-      std::clamp<int64_t>((tokens + window - 1) / window, 1, std::max<int64_t>(available, 1));
-  std::vector<int64_t> places(static_cast<size_t>(std::max<int64_t>(available, 1)));
+      all ? available : std::clamp<int64_t>((tokens + window - 1) / window, 1, available);
+  std::vector<int64_t> places(static_cast<size_t>(available));
   std::iota(places.begin(), places.end(), 0);
   Random random(seed, "calibration windows");
-  for (size_t i = 0; i < static_cast<size_t>(wanted); ++i) {  // a partial Fisher–Yates shuffle
+  for (size_t i = 0; !all && i < static_cast<size_t>(wanted); ++i) {  // a partial Fisher–Yates
     std::swap(places[i], places[i + random.below(places.size() - i)]);
   }
   std::vector<std::vector<Token>> windows;
