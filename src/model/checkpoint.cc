@@ -16,6 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
 Status copy_text_file(const fs::path& from, const fs::path& to) {
   QUAROT_ASSIGN_OR_RETURN(const std::string contents, read_text_file(from));
   return write_file_atomically(to, contents);
@@ -43,7 +48,7 @@ class HuggingFaceCheckpoint final : public Checkpoint {
     checkpoint->folder_ = folder;
     QUAROT_ASSIGN_OR_RETURN(checkpoint->config_, read_json_file(folder / "config.json"));
     QUAROT_ASSIGN_OR_RETURN(checkpoint->tensors_, open_safetensors(weights));
-    if (fs::exists(folder / "quarot.json")) {
+    if (is_there(folder / "quarot.json")) {
       QUAROT_ASSIGN_OR_RETURN(checkpoint->manifest_, read_json_file(folder / "quarot.json"));
     }
     return std::unique_ptr<Checkpoint>(std::move(checkpoint));
@@ -58,10 +63,13 @@ class HuggingFaceCheckpoint final : public Checkpoint {
     return quarot::open_tokenizer(folder_);
   }
   Status save_tokenizer(const fs::path& folder) const override {
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+    std::error_code failed;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, failed)) {
       if (!is_tokenizer_file(entry.path().filename().string())) continue;
       QUAROT_RETURN_IF_ERROR(copy_text_file(entry.path(), folder / entry.path().filename()));
     }
+    if (failed)
+      return error(ErrorCode::kIo, "{}: cannot read: {}", folder_.string(), failed.message());
     return {};
   }
 
@@ -109,7 +117,7 @@ class Llama2cCheckpoint final : public Checkpoint {
     const std::string vocab = std::to_string(file_->header().vocab);
     for (const std::string& name : {"tok" + vocab + ".bin", "tok" + vocab + ".model",
                                     std::string("tokenizer.bin"), std::string("tokenizer.model")}) {
-      if (fs::exists(folder / name)) return folder / name;
+      if (is_there(folder / name)) return folder / name;
     }
     return error(ErrorCode::kNotFound,
                  "{}: no tokenizer beside it; expected tok{}.bin, tokenizer.bin or tokenizer.model",
@@ -122,7 +130,7 @@ class Llama2cCheckpoint final : public Checkpoint {
 };
 
 Result<std::unique_ptr<Checkpoint>> open_folder(const fs::path& folder) {
-  if (!fs::exists(folder / "config.json")) {
+  if (!is_there(folder / "config.json")) {
     return error(ErrorCode::kNotFound,
                  "{}: no config.json in this folder; expected a Hugging Face model",
                  folder.string());
@@ -133,9 +141,9 @@ Result<std::unique_ptr<Checkpoint>> open_folder(const fs::path& folder) {
 }  // namespace
 
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored))
+  if (!is_there(path))
     return error(ErrorCode::kNotFound, "{}: no such file or folder", path.string());
+  std::error_code ignored;
   if (fs::is_directory(path, ignored)) return open_folder(path);
   const std::string extension = path.extension().string();
   if (extension == ".gguf") return open_gguf_checkpoint(path);

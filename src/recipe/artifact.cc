@@ -76,6 +76,16 @@ class Shard {
   std::vector<Entry> entries_;
 };
 
+// "out/" is the folder "out", and its neighbour is "out.partial".
+fs::path without_trailing_slash(const fs::path& path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
 class ArtifactWriter {
  public:
   ArtifactWriter(const Checkpoint& checkpoint, const Tokenizer& tokenizer, const Recipe& recipe,
@@ -84,8 +94,8 @@ class ArtifactWriter {
         tokenizer_(tokenizer),
         recipe_(recipe),
         options_(options),
-        folder_(folder),
-        partial_(folder.string() + ".partial"),
+        folder_(without_trailing_slash(folder)),
+        partial_(folder_.string() + ".partial"),
         progress_(progress) {}
 
   Result<ArtifactReport> write() {
@@ -119,7 +129,7 @@ class ArtifactWriter {
                    "{}: this model carries a recipe already; give the original model",
                    checkpoint_.path().string());
     }
-    if (fs::exists(folder_)) {
+    if (is_there(folder_)) {
       return error(ErrorCode::kInvalidArgument,
                    "{}: exists already; remove it or choose another folder", folder_.string());
     }
@@ -134,10 +144,8 @@ class ArtifactWriter {
 
   // What makes a half-finished folder ours to go on with.
   json identity() const {
-    std::error_code ignored;
-    const fs::path& source = checkpoint_.path();
     return {{"recipe", recipe_},
-            {"source", source.filename().string()},
+            {"source", checkpoint_.path().filename().string()},
             {"source_config", content_hash(checkpoint_.config().dump())},
             {"matrices", dtype_name(options_.matrices)},
             {"packed", options_.pack},
@@ -158,9 +166,12 @@ class ArtifactWriter {
     const fs::path mark = partial_ / "partial.json";
     const std::string wanted = identity().dump(2);
     Result<std::string> found = read_text_file(mark);
-    if (found.ok() && *found == wanted) return {};
-    for (const fs::directory_entry& entry : fs::directory_iterator(partial_))
+    const bool ours = found.ok() && *found == wanted;
+    // What a killed run was writing has a temporary name; the shards it finished stay.
+    for (const fs::directory_entry& entry : fs::directory_iterator(partial_, failed)) {
+      if (ours && (entry.path() == mark || entry.path().extension() == ".safetensors")) continue;
       fs::remove_all(entry.path(), failed);
+    }
     return write_file_atomically(mark, wanted);
   }
 
@@ -180,7 +191,7 @@ class ArtifactWriter {
 
   Status write_layer(const Transformer& transformer, const ModelConfig& config, int64_t index) {
     const fs::path path = shard_path(index);
-    if (fs::exists(path)) {
+    if (is_there(path)) {
       ++report_.resumed_layers;
       return {};
     }
@@ -241,7 +252,9 @@ class ArtifactWriter {
   Status write_config(const Model& outer) {
     json config = checkpoint_.config();
     config["tie_word_embeddings"] = outer.lm_head.empty();
-    if (options_.matrices == Dtype::kF32) config["dtype"] = "float32";
+    config["dtype"] = options_.matrices == Dtype::kF32   ? "float32"
+                      : options_.matrices == Dtype::kF16 ? "float16"
+                                                         : "bfloat16";
     return write_file_atomically(partial_ / "config.json", config.dump(2));
   }
 
