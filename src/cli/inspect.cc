@@ -28,8 +28,9 @@ std::vector<Width> widths_of(const ModelConfig& config) {
   add("residual stream (R1)", config.hidden);
   add("head (R2, R3)", config.head_dim);
   const Orthogonal heads = cross_head_hadamard(config.heads, config.head_dim);
+  const std::optional<Orthogonal::Fast> fast = heads.fast();
   widths.push_back({fmt::format("across {} heads", config.heads), config.heads * config.head_dim,
-                    heads.description(), true});
+                    heads.description(), !fast || fast->plan->is_hadamard});
   add("FFN hidden (R4)", config.ffn);
   return widths;
 }

@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdio>
 
 #include "cli/common.h"
@@ -7,7 +8,17 @@ namespace quarot::cli {
 
 namespace {
 
+// What was printed may still fail to arrive: a full disk, a reader that went away.
+int finish_output(int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  std::fputs(
+      "quarot: cannot write to standard output; is the disk full, or did its reader go away?\n",
+      stderr);
+  return status == kDone ? kFailed : status;
+}
+
 int run(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error like any other
   CLI::App app(
       "Rotate a language model so that no channel is an outlier, and quantise weights, activations "
       "and KV "
@@ -29,10 +40,10 @@ int run(int argc, char** argv) {
     const bool asked =
         e.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help, --version
     app.exit(e);
-    return asked ? kDone : kWrongUsage;
+    return asked ? finish_output(kDone) : kWrongUsage;
   }
   catch_interrupt();
-  return selected();
+  return finish_output(selected());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cli/model_input.h"
 
 #include "base/error.h"
+#include "model/json_fields.h"
 
 namespace quarot::cli {
 
@@ -34,8 +35,11 @@ Result<RunnableModel> make_runnable(OpenModel open, const ModelInput& input, con
                                     Progress& progress) {
   QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared, prepare_model(*open.checkpoint, *open.tokenizer,
                                                                 recipe, calibration, progress));
-  const std::optional<nlohmann::json>& manifest = open.checkpoint->manifest();
-  const bool packed_on_disk = manifest && manifest->value("packed", false);
+  bool packed_on_disk = false;
+  if (const std::optional<nlohmann::json>& manifest = open.checkpoint->manifest()) {
+    const JsonFields fields(*manifest, (open.checkpoint->path() / "quarot.json").string());
+    QUAROT_ASSIGN_OR_RETURN(packed_on_disk, fields.optional<bool>("packed", false));
+  }
   RunnableModel runnable;
   const bool packed = input.execution == "packed" || (input.execution == "auto" && packed_on_disk);
   runnable.execution = packed ? Execution::kPacked : Execution::kSimulated;
