@@ -32,13 +32,15 @@ nlohmann::json template_variables(const Tokenizer& tokenizer) {
 
 class Conversation {
  public:
-  Conversation(const ChatOptions& options, const RunnableModel& runnable,
+  Conversation(const ChatOptions& options, const RunnableModel& runnable, uint64_t seed,
                ChatTemplate chat_template, Progress& progress)
       : options_(options),
+        generation_(options.generation),
         runnable_(runnable),
         template_(std::move(chat_template)),
         progress_(progress),
         session_(*runnable.backend, *runnable.tokenizer) {
+    generation_.sampling.seed = seed;
     if (!options.system.empty()) messages_.push_back({"system", options.system});
   }
 
@@ -55,8 +57,8 @@ class Conversation {
       std::fwrite(piece.data(), 1, piece.size(), stdout);
       std::fflush(stdout);
     };
-    const Result<Generation> result = session_.generate(runnable_.tokenizer->encode(prompt),
-                                                        options_.generation, on_text, progress_);
+    const Result<Generation> result =
+        session_.generate(runnable_.tokenizer->encode(prompt), generation_, on_text, progress_);
     messages_.push_back({"assistant", answer});
     if (options_.common.json) {
       print_json({{"role", "assistant"}, {"content", answer}});
@@ -69,6 +71,7 @@ class Conversation {
 
  private:
   const ChatOptions& options_;
+  GenerationOptions generation_;
   const RunnableModel& runnable_;
   ChatTemplate template_;
   Progress& progress_;
@@ -110,7 +113,7 @@ Status chat(const ChatOptions& options) {
                  options.model.path);
   }
   QUAROT_ASSIGN_OR_RETURN(ChatTemplate chat_template, ChatTemplate::parse(*source));
-  Conversation conversation(options, runnable, std::move(chat_template), progress);
+  Conversation conversation(options, runnable, recipe.seed, std::move(chat_template), progress);
   for (const std::string& message : options.messages)
     QUAROT_RETURN_IF_ERROR(conversation.say(message));
   if (!options.messages.empty()) return {};

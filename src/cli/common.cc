@@ -55,7 +55,7 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   add("--balance", balance_, "exponent of the scaling before rotating (0: none)");
   add("--calibration", calibration_, "text to calibrate on (default: the model writes one)");
   add("--calibration-tokens", calibration_tokens_, "how many tokens of it to use");
-  add("--seed", seed_, "seed of everything random");
+  add("--seed", seed_, "seed of everything random: rotations, calibration, sampling");
 }
 
 bool RecipeOptions::given() const {

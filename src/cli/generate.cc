@@ -55,7 +55,9 @@ Status generate(const GenerateOptions& options) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
-  Result<Generation> result = session.generate(prompt, options.generation, on_text, progress);
+  GenerationOptions generation = options.generation;
+  generation.sampling.seed = recipe.seed;
+  Result<Generation> result = session.generate(prompt, generation, on_text, progress);
   if (stream) std::fputs("\n", stdout);
   if (!result.ok()) return result.error();
   if (options.common.json) {

@@ -19,7 +19,6 @@ inline void add_generation_options(CLI::App& command, GenerationOptions& options
   add("--min-p", options.sampling.min_p, "keep those at least this share of the likeliest");
   add("--repeat-penalty", options.sampling.repeat_penalty,
       "above 1: discourage tokens seen lately");
-  add("--sampling-seed", options.sampling.seed, "seed of the sampling (default: --seed)");
   add("--stop", options.stop, "end before this text (may be given again)");
   command.add_flag("--ignore-eos", options.ignore_end, "go on past the end-of-text token")
       ->group(kGroup);
