@@ -25,9 +25,9 @@ int64_t argmax(std::span<const float> x) { return std::ranges::max_element(x) - 
 double divergence(std::span<const float> p, float p_lse, std::span<const float> q, float q_lse) {
   double sum = 0;
   for (size_t i = 0; i < p.size(); ++i) {
-    const float log_p = p[i] - p_lse;
-    if (log_p < -40) continue;  // below 1e-17: nothing in float32
-    sum += double{std::exp(log_p)} * (double{log_p} - (double{q[i]} - q_lse));
+    const double log_p = double{p[i]} - p_lse;  // in double, so that equal logits give exactly 0
+    if (log_p < -40) continue;                  // below 1e-17: nothing in float32
+    sum += double{std::exp(static_cast<float>(log_p))} * (log_p - (double{q[i]} - q_lse));
   }
   return sum;
 }
