@@ -1,0 +1,98 @@
+#include "model/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "support/synthetic.h"
+
+namespace quarot {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::data_folder;
+using testing::value_of;
+
+class CheckpointFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("quarot-checkpoint-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void expect_error(const fs::path& path, ErrorCode code, const std::string& message) {
+    const auto checkpoint = open_checkpoint(path);
+    ASSERT_FALSE(checkpoint.ok()) << path;
+    EXPECT_EQ(checkpoint.error().code(), code) << checkpoint.error().message();
+    EXPECT_NE(checkpoint.error().message().find(message), std::string::npos)
+        << checkpoint.error().message();
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CheckpointFiles, WhatIsNoModelIsNamed) {
+  expect_error(folder_ / "nothing", ErrorCode::kNotFound, "no such file");
+  expect_error(folder_ / std::string(300, 'x'), ErrorCode::kNotFound, "no such file");
+  expect_error(folder_, ErrorCode::kNotFound, "no config.json");
+  std::ofstream(folder_ / "notes.txt") << "hello";
+  expect_error(folder_ / "notes.txt", ErrorCode::kUnsupported, "expected a Hugging Face folder");
+  std::ofstream(folder_ / "model.gguf") << "GGU";
+  expect_error(folder_ / "model.gguf", ErrorCode::kCorrupt, "model.gguf");
+  std::ofstream(folder_ / "model.bin") << "x";
+  expect_error(folder_ / "model.bin", ErrorCode::kCorrupt, "model.bin");
+  std::ofstream(folder_ / "config.json") << "{\"model_type\": ";
+  expect_error(folder_, ErrorCode::kCorrupt, "config.json");
+}
+
+TEST_F(CheckpointFiles, AFolderOpensByAnyOfItsFiles) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path tiny = *data_folder() / "models" / "tiny" / "llama";
+  for (const fs::path& path : {tiny, tiny / "config.json", tiny / "model.safetensors"}) {
+    const auto checkpoint = value_of(open_checkpoint(path));
+    EXPECT_EQ(checkpoint->path(), tiny);
+    EXPECT_EQ(checkpoint->format(), "safetensors");
+    EXPECT_FALSE(checkpoint->manifest().has_value());
+    EXPECT_NE(checkpoint->tensors().find("model.norm.weight"), nullptr);
+  }
+}
+
+TEST_F(CheckpointFiles, TensorsThatDoNotFitTheConfigAreNamed) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path tiny = *data_folder() / "models" / "tiny" / "qwen2";
+  fs::copy_file(tiny / "model.safetensors", folder_ / "model.safetensors");
+  const nlohmann::json config = testing::read_json(tiny / "config.json");
+  const auto expect_load_error = [&](const char* key, const nlohmann::json& value,
+                                     const std::string& message) {
+    nlohmann::json changed = config;
+    changed[key] = value;
+    std::ofstream(folder_ / "config.json") << changed;
+    const auto checkpoint = value_of(open_checkpoint(folder_));
+    const auto model = load_model(*checkpoint);
+    ASSERT_FALSE(model.ok()) << key;
+    EXPECT_EQ(model.error().code(), ErrorCode::kCorrupt);
+    EXPECT_NE(model.error().message().find(message), std::string::npos) << model.error().message();
+  };
+  expect_load_error("vocab_size", 321, "model.embed_tokens.weight has shape [320, 112]");
+  expect_load_error("intermediate_size", 100, "mlp.gate_proj.weight");
+  expect_load_error("num_hidden_layers", 3, "model.layers.2.self_attn.q_proj.weight is missing");
+  expect_load_error("tie_word_embeddings", false, "lm_head.weight is missing");
+  expect_load_error("model_type", "qwen3", "q_norm.weight is missing");
+}
+
+TEST_F(CheckpointFiles, Llama2cWithoutTokenizerSaysWhatItLooksFor) {
+  QUAROT_NEEDS(data_folder());
+  fs::copy_file(*data_folder() / "models" / "stories260k" / "stories260K.bin",
+                folder_ / "model.bin");
+  const auto checkpoint = value_of(open_checkpoint(folder_ / "model.bin"));
+  const auto tokenizer = checkpoint->open_tokenizer();
+  ASSERT_FALSE(tokenizer.ok());
+  EXPECT_EQ(tokenizer.error().code(), ErrorCode::kNotFound);
+  EXPECT_NE(tokenizer.error().message().find("tok512.bin"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quarot

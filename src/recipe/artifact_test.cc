@@ -1,0 +1,230 @@
+// Writing a rotated model and reading it back: the same function, whole or not at all.
+#include "recipe/artifact.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/atomic_file.h"
+#include "recipe/prepare.h"
+#include "support/synthetic.h"
+
+namespace quarot {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::data_folder;
+using testing::value_of;
+
+// Cancels at the n-th time it is asked.
+class StopAt final : public Progress {
+ public:
+  explicit StopAt(int n) : left_(n) {}
+  void stage(std::string_view, int64_t) override {}
+  void advance(int64_t) override {}
+  bool cancelled() const override { return left_-- <= 0; }
+
+ private:
+  mutable int left_;
+};
+
+class Artifact : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    root_ = fs::temp_directory_path() / fmt_name(info->name());
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  static std::string fmt_name(const std::string& test) {
+    return "quarot-artifact-" + test + "-" + std::to_string(::getpid());
+  }
+
+  static Recipe rotation(const char* name) {
+    Recipe recipe = value_of(recipe_by_name(name));
+    recipe.weights.bits = kFloatBits;
+    recipe.precision = Precision();
+    recipe.calibration_tokens = 64;
+    return recipe;
+  }
+
+  Result<ArtifactReport> write(const fs::path& source, const Recipe& recipe, const fs::path& folder,
+                               Progress& progress, Dtype matrices = Dtype::kF32) {
+    const auto checkpoint = value_of(open_checkpoint(source));
+    ArtifactOptions options;
+    options.matrices = matrices;
+    return write_artifact(*checkpoint, testing::byte_tokenizer(64), recipe, options, folder,
+                          progress);
+  }
+
+  static fs::path tiny(const char* name) { return *data_folder() / "models" / "tiny" / name; }
+  static fs::path stories() {
+    return *data_folder() / "models" / "stories260k" / "stories260K.bin";
+  }
+
+  fs::path root_;
+  NoProgress progress_;
+};
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+TEST_F(Artifact, ReloadedGivesTheSameLogits) {
+  QUAROT_NEEDS(data_folder());
+  for (const char* family : testing::kTinyModels) {
+    const Model original = testing::load(tiny(family));
+    const std::vector<Token> tokens = testing::random_tokens(40, original.config.vocab, 1);
+    const Matrix expected = testing::logits_of(original, tokens);
+    for (const char* recipe : {"quarot", "balanced", "float"}) {
+      const fs::path folder = root_ / (std::string(family) + "-" + recipe);
+      (void)value_of(write(tiny(family), rotation(recipe), folder, progress_));
+      const auto checkpoint = value_of(open_checkpoint(folder));
+      ASSERT_TRUE(checkpoint->manifest().has_value());
+      const PreparedModel reloaded = value_of(prepare_model(
+          *checkpoint, testing::byte_tokenizer(64), Recipe(), std::nullopt, progress_));
+      EXPECT_EQ(reloaded.recipe.name, recipe);
+      EXPECT_LT(testing::relative_error(testing::logits_of(reloaded.model, tokens), expected), 1e-5)
+          << family << " " << recipe;
+    }
+  }
+}
+
+TEST_F(Artifact, InHalfPrecisionIsCloseAndSaysSo) {
+  QUAROT_NEEDS(data_folder());
+  const Model original = testing::load(tiny("llama"));
+  const std::vector<Token> tokens = testing::random_tokens(40, original.config.vocab, 1);
+  const Matrix expected = testing::logits_of(original, tokens);
+  for (const auto& [dtype, name, error] :
+       {std::tuple{Dtype::kF16, "float16", 2e-3}, {Dtype::kBF16, "bfloat16", 2e-2}}) {
+    const fs::path folder = root_ / name;
+    (void)value_of(write(tiny("llama"), rotation("quarot"), folder, progress_, dtype));
+    const double found =
+        testing::relative_error(testing::logits_of(testing::load(folder), tokens), expected);
+    EXPECT_LT(found, error) << name;
+    EXPECT_GT(found, error / 100) << name;  // the bytes are really half
+    EXPECT_EQ(testing::read_json(folder / "config.json")["dtype"], name);
+  }
+}
+
+TEST_F(Artifact, CarriesTheTokenizer) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path folder = root_ / "out";
+  (void)value_of(write(stories(), rotation("quarot"), folder, progress_));
+  const auto before = value_of(value_of(open_checkpoint(stories()))->open_tokenizer());
+  const auto after = value_of(value_of(open_checkpoint(folder))->open_tokenizer());
+  for (const char* text : {"Once upon a time, there was a little girl.", "", "  é€\n\n\t42"})
+    EXPECT_EQ(after->encode(text), before->encode(text)) << text;
+  EXPECT_EQ(after->bos(), before->bos());
+  EXPECT_EQ(after->adds_bos(), before->adds_bos());
+  EXPECT_EQ(after->end_tokens(), before->end_tokens());
+}
+
+TEST_F(Artifact, CarriesTheTokenizerOfAGguf) {
+  QUAROT_NEEDS(testing::smollm2());
+  const auto checkpoint = value_of(open_checkpoint(*testing::smollm2()));
+  testing::expect_ok(checkpoint->save_tokenizer(root_));
+  const auto before = value_of(checkpoint->open_tokenizer());
+  const auto after = value_of(open_tokenizer(root_));
+  const char* text = "<|im_start|>user\nWhat is 12,345 · é?\n\n  ok<|im_end|>";
+  EXPECT_EQ(after->encode(text), before->encode(text));
+  EXPECT_EQ(after->chat_template(), before->chat_template());
+  EXPECT_EQ(after->bos(), before->bos());
+  EXPECT_EQ(after->adds_bos(), before->adds_bos());
+  EXPECT_EQ(after->end_tokens(), before->end_tokens());
+}
+
+// Stopped at every step there is: never a folder that looks finished, and a second run completes
+// what the first began.
+TEST_F(Artifact, InterruptedLeavesNothingFinishedAndResumes) {
+  QUAROT_NEEDS(data_folder());
+  const Recipe recipe = rotation("quarot");
+  const fs::path whole = root_ / "whole";
+  (void)value_of(write(stories(), recipe, whole, progress_));
+  int64_t resumed = 0;
+  for (int step = 0; step < 5; ++step) {
+    const fs::path folder = root_ / ("out" + std::to_string(step));
+    const fs::path partial = folder.string() + ".partial";
+    StopAt stop(step);
+    const auto stopped = write(stories(), recipe, folder, stop);
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_EQ(stopped.error().code(), ErrorCode::kCancelled);
+    EXPECT_FALSE(fs::exists(folder));
+    ASSERT_TRUE(fs::exists(partial));
+    // What a kill in the midst of writing leaves behind.
+    std::ofstream(partial / "model-00005-of-00006.safetensors.tmp-1") << "half a shard";
+    const ArtifactReport report = value_of(write(stories(), recipe, folder, progress_));
+    EXPECT_EQ(report.resumed_layers, step);
+    resumed += report.resumed_layers;
+    EXPECT_FALSE(fs::exists(partial));
+    ASSERT_EQ(names_in(folder), names_in(whole));
+    for (const std::string& name : names_in(whole)) {
+      std::ifstream a(whole / name, std::ios::binary);
+      std::ifstream b(folder / name, std::ios::binary);
+      EXPECT_TRUE(
+          std::equal(std::istreambuf_iterator<char>(a), {}, std::istreambuf_iterator<char>(b), {}))
+          << name;
+    }
+  }
+  EXPECT_EQ(resumed, 0 + 1 + 2 + 3 + 4);
+}
+
+TEST_F(Artifact, AnotherRecipeStartsOver) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path folder = root_ / "out";
+  StopAt stop(3);
+  ASSERT_FALSE(write(stories(), rotation("quarot"), folder, stop).ok());
+  Recipe other = rotation("quarot");
+  other.transforms.seed = 9;
+  EXPECT_EQ(value_of(write(stories(), other, folder, progress_)).resumed_layers, 0);
+  const Model reloaded = testing::load(folder);
+  const std::vector<Token> tokens = testing::random_tokens(30, 512, 1);
+  EXPECT_LT(testing::relative_error(testing::logits_of(reloaded, tokens),
+                                    testing::logits_of(testing::load(stories()), tokens)),
+            1e-5);
+}
+
+TEST_F(Artifact, RefusesWhatItCannotDo) {
+  QUAROT_NEEDS(data_folder());
+  const auto refused = [&](const fs::path& source, const Recipe& recipe, const fs::path& folder,
+                           ErrorCode code, const std::string& message) {
+    const auto result = write(source, recipe, folder, progress_);
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code(), code) << result.error().message();
+    EXPECT_NE(result.error().message().find(message), std::string::npos)
+        << result.error().message();
+  };
+  const fs::path there = root_ / "there";
+  fs::create_directory(there);
+  refused(stories(), rotation("quarot"), there, ErrorCode::kInvalidArgument, "exists already");
+  EXPECT_TRUE(names_in(there).empty());
+  Recipe group = rotation("quarot");
+  group.precision.activations = {.bits = 4, .group = 7};
+  refused(stories(), group, root_ / "group", ErrorCode::kInvalidArgument, "7");
+  EXPECT_FALSE(fs::exists(root_ / "group.partial"));
+  refused(stories(), rotation("quarot"), root_ / std::string(300, 'x'), ErrorCode::kIo, "cannot");
+  std::ofstream(root_ / "file") << "x";
+  refused(stories(), rotation("quarot"), root_ / "file" / "out", ErrorCode::kIo, "cannot");
+  // A model that carries a recipe takes no other.
+  const fs::path once = root_ / "once";
+  (void)value_of(write(stories(), rotation("quarot"), once, progress_));
+  refused(once, rotation("quarot"), root_ / "twice", ErrorCode::kInvalidArgument,
+          "carries a recipe already");
+}
+
+TEST_F(Artifact, OfAPathWithATrailingSlash) {
+  QUAROT_NEEDS(data_folder());
+  (void)value_of(write(stories(), rotation("quarot"), root_ / "out" / "", progress_));
+  EXPECT_TRUE(fs::exists(root_ / "out" / "quarot.json"));
+  EXPECT_EQ(names_in(root_), std::vector<std::string>{"out"});
+}
+
+}  // namespace
+}  // namespace quarot

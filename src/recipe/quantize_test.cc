@@ -1,0 +1,229 @@
+// Calibration, balancing and centring: exact, and worked out by hand where they are not.
+#include "recipe/quantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "recipe/prepare.h"
+#include "support/synthetic.h"
+
+namespace quarot {
+namespace {
+
+using testing::value_of;
+
+std::vector<Token> count_up(int64_t size) {
+  std::vector<Token> text(static_cast<size_t>(size));
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<Token>(i);
+  return text;
+}
+
+TEST(SampleWindows, DoNotOverlapAndBeginWithBos) {
+  for (const std::optional<Token> bos : {std::optional<Token>(), std::optional<Token>(5000)}) {
+    const auto windows = sample_windows(count_up(1000), 128, 32, bos, 3);
+    ASSERT_EQ(windows.size(), 4U);
+    std::set<Token> seen;
+    for (const std::vector<Token>& window : windows) {
+      EXPECT_EQ(window.size(), 32U);
+      const size_t skip = bos ? 1 : 0;
+      if (bos) {
+        EXPECT_EQ(window[0], 5000);
+      }
+      for (size_t i = skip; i < window.size(); ++i) {
+        EXPECT_TRUE(seen.insert(window[i]).second) << "twice: " << window[i];
+        if (i > skip) {
+          EXPECT_EQ(window[i], window[i - 1] + 1);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(sample_windows(count_up(1000), 128, 32, {}, 3),
+            sample_windows(count_up(1000), 128, 32, {}, 3));
+  EXPECT_NE(sample_windows(count_up(1000), 128, 32, {}, 3),
+            sample_windows(count_up(1000), 128, 32, {}, 4));
+}
+
+TEST(SampleWindows, TakeAllOfAShorterText) {
+  for (const int64_t size : {1, 20, 32, 70, 127}) {
+    std::set<Token> seen;
+    for (const auto& window : sample_windows(count_up(size), 128, 32, {}, 1)) {
+      EXPECT_LE(window.size(), 32U);
+      seen.insert(window.begin(), window.end());
+    }
+    EXPECT_EQ(static_cast<int64_t>(seen.size()), size);
+  }
+}
+
+TEST(SelfGeneratedWindows, AreReproducibleAndFitTheModel) {
+  const Model model = testing::random_model(testing::config_json(), 1);
+  NoProgress progress;
+  const auto windows = value_of(self_generated_windows(model, 7, 128, 5, progress));
+  ASSERT_EQ(windows.size(), 16U);
+  for (const std::vector<Token>& window : windows) {
+    EXPECT_EQ(window.size(), 8U);
+    EXPECT_EQ(window[0], 7);
+    for (const Token token : window) EXPECT_TRUE(token >= 0 && token < 96);
+  }
+  EXPECT_EQ(windows, value_of(self_generated_windows(model, 7, 128, 5, progress)));
+  EXPECT_NE(windows, value_of(self_generated_windows(model, 7, 128, 6, progress)));
+}
+
+// Rows at the spaces, as collect_statistics sees them.
+class Rows final : public SiteObserver {
+ public:
+  void observe(int64_t layer, Space space, ConstMatrixRef rows) override {
+    if (layer == 1) seen.emplace_back(space, Matrix(rows));
+  }
+  std::vector<double> mean(Space space, int power) const {
+    std::vector<double> sum;
+    int64_t count = 0;
+    for (const auto& [where, rows] : seen) {
+      if (where != space) continue;
+      sum.resize(static_cast<size_t>(rows.cols()));
+      for (int64_t r = 0; r < rows.rows(); ++r) {
+        for (int64_t c = 0; c < rows.cols(); ++c) sum[c] += std::pow(double{rows(r, c)}, power);
+      }
+      count += rows.rows();
+    }
+    for (double& value : sum) value /= static_cast<double>(count);
+    return sum;
+  }
+  std::vector<std::pair<Space, Matrix>> seen;
+};
+
+void expect_close(const std::vector<double>& got, const std::vector<double>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], expected[i], 1e-12 + 1e-9 * std::abs(expected[i]));
+}
+
+TEST(CollectStatistics, AreTheMomentsOverAllWindows) {
+  const Model model = testing::random_model(testing::config_json({{"model_type", "qwen2"}}), 1);
+  const std::vector<std::vector<Token>> windows = {testing::random_tokens(9, 96, 1),
+                                                   testing::random_tokens(30, 96, 2)};
+  NoProgress progress;
+  const auto statistics = value_of(collect_statistics(model, windows, progress));
+  ASSERT_EQ(statistics.size(), 2U);
+  SimulatedBackend backend(model, {});
+  Rows rows;
+  backend.set_observer(&rows);
+  for (const std::vector<Token>& window : windows) {
+    const auto size = static_cast<int64_t>(window.size());
+    forward(backend, {window, {{backend.add_sequence(), 0, size, 0}}});
+  }
+  expect_close(statistics[1].attention_input, rows.mean(Space::kAttentionInput, 2));
+  expect_close(statistics[1].attention_output, rows.mean(Space::kAttentionOutput, 2));
+  expect_close(statistics[1].ffn_input, rows.mean(Space::kFfnInput, 2));
+  expect_close(statistics[1].ffn_hidden, rows.mean(Space::kFfnHidden, 2));
+  expect_close(statistics[1].key_mean, rows.mean(Space::kKey, 1));
+  expect_close(statistics[1].value_mean, rows.mean(Space::kValue, 1));
+}
+
+// Two heads of two channels on one KV head; weights and powers by hand.
+TEST(BalanceScales, AreTheFormula) {
+  Recipe recipe = value_of(recipe_by_name("balanced"));
+  recipe.balance = 1;  // s = (Σ W²/E x²)^½
+  ModelConfig config;
+  config.heads = 2;
+  config.kv_heads = 1;
+  config.head_dim = 2;
+  Layer layer;
+  const auto matrix = [](std::vector<std::vector<float>> rows) {
+    Matrix m(static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].size()));
+    for (int64_t r = 0; r < m.rows(); ++r) std::ranges::copy(rows[r], m.row(r).begin());
+    return m;
+  };
+  layer[Role::kQuery].weight = matrix({{1, 2, 0}});
+  layer[Role::kKey].weight = matrix({{2, 0, 0}});
+  layer[Role::kValue].weight = matrix({{2, 0, 0}});
+  layer[Role::kGate].weight = matrix({{1, 1, 1}});
+  layer[Role::kUp].weight = matrix({{0, 2, 3}});
+  layer[Role::kDown].weight = matrix({{3}, {4}});
+  layer[Role::kOutput].weight = matrix({{1, 2, 3, 4}});
+  const LayerStatistics statistics = {.attention_input = {1, 4, 5},
+                                      .attention_output = {1, 2, 4, 2},
+                                      .ffn_input = {2, 0, 10},
+                                      .ffn_hidden = {4},
+                                      .key_mean = {},
+                                      .value_mean = {}};
+  const LayerScales scales = balance_scales(recipe, config, layer, statistics);
+  // Energies 9, 4, 0: the third channel is read by nobody and keeps scale 1.
+  expect_close(scales.attention_input, {3, 1, 1});
+  // Energies 1, 5, 10; the second channel carries nothing.
+  expect_close(scales.ffn_input, {std::sqrt(0.5), 1, 1});
+  // Energies 1+9, 4+16 over powers 1+4, 2+2.
+  expect_close(scales.value, {std::sqrt(2.0), std::sqrt(5.0)});
+  expect_close(scales.ffn_hidden, {2.5});
+  // With R1 fused no norm gain is left to take a scale.
+  recipe.transforms.residual = true;
+  recipe.transforms.norm_output = false;
+  const LayerScales fused = balance_scales(recipe, config, layer, statistics);
+  EXPECT_TRUE(fused.attention_input.empty() && fused.ffn_input.empty());
+  expect_close(fused.ffn_hidden, {2.5});
+  recipe.balance = 0;
+  EXPECT_TRUE(balance_scales(recipe, config, layer, statistics).value.empty());
+}
+
+// Balancing and centring, alone and with every rotation, keep the function; so they do where the
+// statistics are of another text.
+TEST(TransformModel, BalancingAndCentringAreExact) {
+  NoProgress progress;
+  for (const char* family : {"llama", "qwen2", "qwen3"}) {
+    const Model model = testing::random_model(testing::config_json({{"model_type", family}}), 11);
+    const std::vector<Token> tokens = testing::random_tokens(40, 96, 12);
+    const Matrix before = testing::logits_of(model, tokens);
+    const auto statistics =
+        value_of(collect_statistics(model, {testing::random_tokens(30, 96, 13)}, progress));
+    for (const char* base : {"quarot", "balanced"}) {
+      for (const char* rotations : {"none", "all", "R1", "R2", "R3", "R4", "heads"}) {
+        for (const Centering center :
+             {Centering::kNone, Centering::kKeys, Centering::kKeysAndValues}) {
+          Recipe recipe = value_of(recipe_by_name(base));
+          testing::expect_ok(set_rotations(rotations, recipe.transforms));
+          recipe.balance = 0.5;
+          recipe.center = center;
+          Model moved = model;
+          testing::expect_ok(transform_model(recipe, statistics, moved, progress));
+          EXPECT_EQ(moved.layers[0].key_center.empty(), center == Centering::kNone);
+          EXPECT_LT(testing::relative_error(testing::logits_of(moved, tokens), before), 5e-6)
+              << family << " " << base << " " << rotations << " " << static_cast<int>(center);
+        }
+      }
+    }
+  }
+}
+
+TEST(TransformModel, CentringTakesTheMeanFromTheCache) {
+  NoProgress progress;
+  const Model model = testing::random_model(testing::config_json({{"model_type", "qwen2"}}), 1);
+  const std::vector<Token> tokens = testing::random_tokens(60, 96, 2);
+  Recipe recipe = value_of(recipe_by_name("balanced"));
+  Model moved = model;
+  testing::expect_ok(transform_model(
+      recipe, value_of(collect_statistics(model, {tokens}, progress)), moved, progress));
+  SimulatedBackend backend(moved, {});
+  Rows rows;
+  backend.set_observer(&rows);
+  forward(backend, {tokens, {{backend.add_sequence(), 0, 60, 0}}});
+  const auto expect_mean = [&](Space space, const std::vector<float>& center) {
+    const std::vector<double> mean = rows.mean(space, 1);
+    for (size_t i = 0; i < center.size(); ++i) EXPECT_NEAR(center[i], mean[i], 1e-5);
+  };
+  expect_mean(Space::kKey, moved.layers[1].key_center);
+  expect_mean(Space::kValue, moved.layers[1].value_center);
+}
+
+TEST(TransformModel, RefusesARecipeThatDoesNotFit) {
+  NoProgress progress;
+  Model model = testing::random_model(testing::config_json(), 1);
+  Recipe recipe = value_of(recipe_by_name("quarot"));
+  recipe.weights.group = 7;
+  const Status status = transform_model(recipe, {}, model, progress);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace quarot
