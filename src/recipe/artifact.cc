@@ -177,6 +177,14 @@ class ArtifactWriter {
 
   Status calibrate() {
     if (!recipe_.calibrates()) return {};
+    if (recipe_.uses_gptq()) {
+      // Every layer is rounded under what the ones before it produce: not one at a time.
+      QUAROT_ASSIGN_OR_RETURN(
+          PreparedModel prepared,
+          prepare_model(checkpoint_, tokenizer_, recipe_, options_.calibration, progress_));
+      prepared_ = std::move(prepared.model);
+      return {};
+    }
     QUAROT_ASSIGN_OR_RETURN(const Model model, load_model(checkpoint_));
     QUAROT_ASSIGN_OR_RETURN(
         const auto windows,
@@ -189,12 +197,9 @@ class ArtifactWriter {
     return partial_ / fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, shards_);
   }
 
-  Status write_layer(const Transformer& transformer, const ModelConfig& config, int64_t index) {
-    const fs::path path = shard_path(index);
-    if (is_there(path)) {
-      ++report_.resumed_layers;
-      return {};
-    }
+  Result<Layer> finished_layer(const Transformer& transformer, const ModelConfig& config,
+                               int64_t index) {
+    if (prepared_) return std::move(prepared_->layers[static_cast<size_t>(index)]);
     QUAROT_ASSIGN_OR_RETURN(Layer layer, load_layer(checkpoint_, config, index));
     LayerScales scales;
     LayerCenters centers;
@@ -204,11 +209,24 @@ class ArtifactWriter {
       centers = cache_centers(recipe_, statistics);
     }
     transformer.transform_layer(layer, index, scales, centers);
+    if (!options_.pack) return layer;
+    for (Linear& linear : layer.linears)
+      linear.quantized = round_to_nearest(recipe_.weights, linear.weight);
+    return layer;
+  }
+
+  Status write_layer(const Transformer& transformer, const ModelConfig& config, int64_t index) {
+    const fs::path path = shard_path(index);
+    if (is_there(path)) {
+      ++report_.resumed_layers;
+      return {};
+    }
+    QUAROT_ASSIGN_OR_RETURN(const Layer layer, finished_layer(transformer, config, index));
     Shard shard;
     for (const Role role : kRoles) {
       const std::string name = linear_name(index, role);
       if (options_.pack) {
-        shard.add_packed(name + ".weight", round_to_nearest(recipe_.weights, layer[role].weight));
+        shard.add_packed(name + ".weight", *layer[role].quantized);
       } else {
         shard.add_matrix(name + ".weight", layer[role].weight, options_.matrices);
       }
@@ -286,6 +304,7 @@ class ArtifactWriter {
   fs::path partial_;
   Progress& progress_;
   std::vector<LayerStatistics> statistics_;
+  std::optional<Model> prepared_;  // GPTQ only
   int64_t shards_ = 0;
   ArtifactReport report_;
 };
