@@ -1,0 +1,454 @@
+// The built program as a script sees it: exit statuses, what goes to which stream, JSON keys,
+// interrupts. DESIGN.md, section 10.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "support/data.h"
+
+namespace quarot {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::data_folder;
+using testing::smollm2;
+using Arguments = std::vector<std::string>;
+
+struct Outcome {
+  int status = -1;  // −signal where one ended it
+  std::string out, err;
+};
+
+struct Setting {
+  std::string input;          // standard input
+  std::string output;         // a file for standard output instead of reading it
+  bool close_output = false;  // nobody reads standard output
+  int interrupt_after_ms = -1;
+};
+
+void drain(int out, int err, Outcome& outcome) {
+  std::array<pollfd, 2> ends = {pollfd{out, POLLIN, 0}, {err, POLLIN, 0}};
+  std::array<std::string*, 2> texts = {&outcome.out, &outcome.err};
+  while (ends[0].fd >= 0 || ends[1].fd >= 0) {
+    ::poll(ends.data(), ends.size(), -1);
+    for (size_t i = 0; i < ends.size(); ++i) {
+      if (ends[i].fd < 0 || ends[i].revents == 0) continue;
+      std::array<char, 4096> buffer;
+      const ssize_t n = ::read(ends[i].fd, buffer.data(), buffer.size());
+      if (n > 0) {
+        texts[i]->append(buffer.data(), static_cast<size_t>(n));
+      } else {
+        ends[i].fd = -1;
+      }
+    }
+  }
+}
+
+Outcome run(const Arguments& arguments, const Setting& setting = {}) {
+  std::array<int, 2> in{};
+  std::array<int, 2> out{};
+  std::array<int, 2> err{};
+  for (auto* ends : {&in, &out, &err}) EXPECT_EQ(::pipe2(ends->data(), O_CLOEXEC), 0);
+  std::vector<const char*> argv = {QUAROT_PROGRAM};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  argv.push_back(nullptr);
+  if (setting.close_output) {  // before the child can write
+    ::close(out[0]);
+    out[0] = -1;
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGPIPE, SIG_DFL);  // as a shell starts it
+    ::dup2(in[0], STDIN_FILENO);
+    ::dup2(setting.output.empty() ? out[1] : ::open(setting.output.c_str(), O_WRONLY),
+           STDOUT_FILENO);
+    ::dup2(err[1], STDERR_FILENO);
+    ::execv(QUAROT_PROGRAM, const_cast<char**>(argv.data()));
+    ::_exit(127);
+  }
+  for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
+  EXPECT_EQ(::write(in[1], setting.input.data(), setting.input.size()),
+            static_cast<ssize_t>(setting.input.size()));
+  ::close(in[1]);
+  std::thread interrupt([&] {
+    if (setting.interrupt_after_ms < 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(setting.interrupt_after_ms));
+    ::kill(child, SIGINT);
+  });
+  Outcome outcome;
+  drain(out[0], err[0], outcome);
+  interrupt.join();
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  if (out[0] >= 0) ::close(out[0]);
+  ::close(err[0]);
+  return outcome;
+}
+
+std::set<std::string> keys(const json& object) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : object.items()) names.insert(name);
+  return names;
+}
+
+// One line on standard error that says what was expected; nothing on standard output.
+void expect_failure(const Arguments& arguments, int status, const std::string& message) {
+  const Outcome outcome = run(arguments);
+  SCOPED_TRACE(::testing::PrintToString(arguments));
+  EXPECT_EQ(outcome.status, status) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
+  if (status != 1) return;
+  EXPECT_TRUE(outcome.err.starts_with("quarot: ")) << outcome.err;
+  EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
+}
+
+class Cli : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() /
+              (std::string("quarot-cli-") + info->name() + "-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    if (data_folder())
+      stories_ = (*data_folder() / "models" / "stories260k" / "stories260K.bin").string();
+    text_ = (folder_ / "text.txt").string();
+    std::ofstream file(text_);
+    for (int i = 0; i < 40; ++i)
+      file << "Once upon a time, there was a little girl named Lily. She had " << i << " balls.\n";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Arguments eval(const Arguments& more = {}) const {
+    Arguments arguments = {"eval", stories_, "--text", text_, "--window", "128"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  Arguments generate(const Arguments& more = {}) const {
+    Arguments arguments = {"generate", stories_, "--prompt", "Once upon a time", "-n", "12"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  fs::path folder_;
+  std::string stories_, text_;
+};
+
+constexpr const char* kCommands[] = {"inspect", "probe", "rotate",   "quantize",
+                                     "eval",    "chat",  "generate", "completion"};
+
+TEST_F(Cli, HelpShowsExamplesOfEveryCommand) {
+  const Outcome all = run({"--help"});
+  EXPECT_EQ(all.status, 0);
+  for (const char* status : {"0 done", "1 the input", "2 wrong usage", "130"})
+    EXPECT_NE(all.out.find(status), std::string::npos);
+  for (const char* command : kCommands) {
+    EXPECT_NE(all.out.find(command), std::string::npos);
+    const Outcome help = run({command, "--help"});
+    EXPECT_EQ(help.status, 0);
+    EXPECT_EQ(help.err, "");
+    const size_t examples = help.out.find("Examples:");
+    ASSERT_NE(examples, std::string::npos) << command;
+    EXPECT_NE(help.out.find(std::string("quarot ") + command, examples), std::string::npos);
+  }
+  const Outcome version = run({"--version"});
+  EXPECT_EQ(version.status, 0);
+  EXPECT_EQ(version.out, QUAROT_VERSION "\n");
+}
+
+TEST_F(Cli, WrongUsageIsStatus2) {
+  expect_failure({}, 2, "subcommand");
+  expect_failure({"dance"}, 2, "subcommand");
+  expect_failure({"inspect"}, 2, "MODEL is required");
+  expect_failure({"inspect", "x", "--frobnicate"}, 2, "--frobnicate");
+  expect_failure({"eval", "x"}, 2, "--text is required");
+  expect_failure({"eval", "x", "--text", "y", "--window", "many"}, 2, "many");
+  expect_failure({"eval", "x", "--text", "y", "--threads", "0"}, 2, "--threads");
+  expect_failure({"eval", "x", "--text", "y", "--against", "nothing"}, 2, "float");
+  expect_failure({"completion", "fish"}, 2, "bash");
+}
+
+TEST_F(Cli, BadInputIsStatus1AndOneLine) {
+  QUAROT_NEEDS(data_folder());
+  for (const char* command : {"inspect", "probe", "chat"})
+    expect_failure({command, "nothing.gguf"}, 1, "nothing.gguf: no such file");
+  expect_failure({"generate", "nothing.gguf", "--prompt", "x"}, 1, "nothing.gguf: no such file");
+  expect_failure({"eval", stories_, "--text", "nothing.txt"}, 1, "nothing.txt");
+  expect_failure({"inspect", folder_.string()}, 1, "no config.json");
+  expect_failure({"inspect", text_}, 1, "expected a Hugging Face folder");
+  expect_failure({"inspect", std::string(300, 'x')}, 1, "no such file");
+  expect_failure({"chat", stories_}, 1, "no chat template");
+  std::ofstream(folder_ / "short.txt") << "";
+  expect_failure({"eval", stories_, "--text", (folder_ / "short.txt").string()}, 1, "expected 2");
+  std::ofstream(folder_ / "bad.json") << "{\"w_bits\": ";
+  expect_failure(eval({"--recipe", (folder_ / "bad.json").string()}), 1, "bad.json");
+  std::ofstream(folder_ / "typo.json") << R"({"w_bit": 4})";
+  expect_failure(eval({"--recipe", (folder_ / "typo.json").string()}), 1, "\"w_bit\"");
+}
+
+TEST_F(Cli, BadOptionValuesSayWhatWasExpected) {
+  QUAROT_NEEDS(data_folder());
+  expect_failure(eval({"--recipe", "quarrot"}), 1, "float, naive, quarot, balanced");
+  expect_failure(eval({"--device", "tpu"}), 1, "--device tpu");
+  expect_failure(eval({"--w-bits", "1"}), 1, "2 to 8");
+  expect_failure(eval({"--a-bits", "99"}), 1, "2 to 8");
+  expect_failure(eval({"--w-bits", "4", "--w-group", "7"}), 1, "7");
+  expect_failure(eval({"--w-method", "awq"}), 1, "rtn, gptq");
+  expect_failure(eval({"--w-clip", "some"}), 1, "search, none or a ratio");
+  expect_failure(eval({"--center", "q"}), 1, "none, k, kv");
+  expect_failure(eval({"--rotate", "R7"}), 1, "R1, R2, R3, R4");
+  expect_failure(eval({"--basis", "dct"}), 1, "plain-hadamard");
+  expect_failure(eval({"--balance", "2"}), 1, "0 to 1");
+  expect_failure(eval({"--a-bits", "4", "--a-clip", "0"}), 1, "clip");
+  expect_failure(eval({"--protocol", "mine"}), 1, "paper or llama.cpp");
+  expect_failure(eval({"--stride", "-1"}), 1, "expected 1 to");
+  expect_failure(eval({"--stride", "128"}), 1, "expected 1 to 127");
+  expect_failure(eval({"--stride", "64", "--protocol", "llama.cpp"}), 1, "stride");
+  expect_failure({"eval", stories_, "--text", text_, "--window", "1"}, 1, "expected 2 or more");
+  expect_failure(eval({"--max-windows", "-3"}), 1, "-3");
+  expect_failure(eval({"--recipe", "balanced", "--calibration", "nothing.txt"}), 1, "nothing.txt");
+  expect_failure(eval({"--recipe", "balanced", "--calibration-tokens", "0"}), 1,
+                 "calibration_tokens");
+  expect_failure({"generate", stories_, "--prompt", "x", "--json", "--temperature", "-1"}, 1,
+                 "temperature");
+  expect_failure({"generate", stories_, "--prompt", "x", "--json", "--top-p", "0"}, 1, "top-p");
+  expect_failure({"generate", stories_, "--prompt", "x", "--json", "-n", "-1"}, 1, "-1 tokens");
+  expect_failure({"rotate", stories_, "-o", (folder_ / "o").string(), "--dtype", "f64"}, 1,
+                 "f32, f16 or bf16");
+}
+
+TEST_F(Cli, EvalJsonHasTheDocumentedKeys) {
+  QUAROT_NEEDS(data_folder());
+  const Outcome outcome = run(eval({"--json", "--recipe", "quarot", "--against", "float"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");  // no progress where there is no terminal
+  const json result = json::parse(outcome.out);
+  for (const char* key : {"perplexity", "standard_error", "nll", "tokens", "windows", "window",
+                          "protocol", "recipe", "model", "device", "seconds", "peak_bytes"}) {
+    EXPECT_TRUE(result.contains(key)) << key;
+  }
+  EXPECT_EQ(result["windows"], result["nll"].size());
+  EXPECT_GT(result["windows"], 2);
+  EXPECT_EQ(result["window"], 128);
+  EXPECT_EQ(result["tokens"], 127 * result["windows"].get<int64_t>());
+  const auto losses = result["nll"].get<std::vector<double>>();
+  const double mean =
+      std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  EXPECT_NEAR(std::log(result["perplexity"].get<double>()), mean, 1e-9);
+  EXPECT_EQ(result["model"], stories_);
+  EXPECT_EQ(result["device"], "cpu");
+  EXPECT_EQ(result["recipe"]["name"], "quarot");
+  EXPECT_GT(result["seconds"], 0);
+  EXPECT_GT(result["peak_bytes"], 1 << 20);
+  EXPECT_GT(result["against"]["kl"], 0);
+  EXPECT_LE(result["against"]["top1_agreement"], 1);
+  // The recipe printed is a recipe to give: the same result.
+  std::ofstream(folder_ / "again.json") << result["recipe"];
+  const Outcome again = run(eval({"--json", "--recipe", (folder_ / "again.json").string()}));
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_NEAR(json::parse(again.out)["perplexity"].get<double>(),
+              result["perplexity"].get<double>(), 1e-6 * result["perplexity"].get<double>());
+}
+
+TEST_F(Cli, TextOutputSaysTheProtocol) {
+  QUAROT_NEEDS(data_folder());
+  const Outcome outcome = run(eval({"--protocol", "llama.cpp", "--max-windows", "2"}));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* part : {"perplexity", "±", "llama.cpp: windows of 128", "in 2 windows", "peak"})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part;
+  EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos);  // colours only on a terminal
+}
+
+TEST_F(Cli, InspectAndProbeJson) {
+  QUAROT_NEEDS(data_folder());
+  const Outcome inspect = run({"inspect", stories_, "--json"});
+  ASSERT_EQ(inspect.status, 0) << inspect.err;
+  const json seen = json::parse(inspect.out);
+  EXPECT_EQ(seen["family"], "llama");
+  EXPECT_EQ(seen["hidden"], 64);
+  EXPECT_EQ(seen["widths"].size(), 4U);
+  EXPECT_EQ(
+      keys(seen["bytes"]),
+      (std::set<std::string>{"stored", "fp16", "w4", "cache_fp16_a_token", "cache_kv4_a_token"}));
+  const Outcome probe = run({"probe", stories_, "--text", text_, "--tokens", "100", "--json"});
+  ASSERT_EQ(probe.status, 0) << probe.err;
+  const json sites = json::parse(probe.out);
+  EXPECT_EQ(sites["sites"].size(), 5U * 4U);
+  EXPECT_LT(sites["logit_error"], 1e-5);
+  EXPECT_EQ(run({"inspect", stories_}).status, 0);
+  EXPECT_EQ(run({"probe", stories_, "--layers"}).status, 0);
+}
+
+TEST_F(Cli, GenerateStreamsOrPrintsJson) {
+  QUAROT_NEEDS(data_folder());
+  const Outcome text = run(generate());
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_TRUE(text.out.starts_with("Once upon a time, there was a")) << text.out;
+  const Outcome outcome = run(generate({"--json"}));
+  const json result = json::parse(outcome.out);
+  EXPECT_EQ(keys(result),
+            (std::set<std::string>{"text", "tokens", "prompt_tokens", "reason", "recipe", "model",
+                                   "prefill_seconds", "decode_seconds", "peak_bytes"}));
+  EXPECT_EQ(result["reason"], "max tokens");
+  EXPECT_EQ(result["tokens"].size(), 12U);
+  const json stopped = json::parse(run(generate({"--json", "--stop", "there"})).out);
+  EXPECT_EQ(stopped["text"], ", ");
+  EXPECT_EQ(stopped["reason"], "stop string");
+}
+
+TEST_F(Cli, SeedDecidesTheSample) {
+  QUAROT_NEEDS(data_folder());
+  const auto sample = [&](const char* seed) {
+    return run(generate({"--temperature", "1.5", "--seed", seed})).out;
+  };
+  EXPECT_EQ(sample("1"), sample("1"));
+  EXPECT_NE(sample("1"), sample("2"));
+}
+
+TEST_F(Cli, RotatedModelIsTheSameFunction) {
+  QUAROT_NEEDS(data_folder());
+  const std::string rotated = (folder_ / "rotated").string();
+  const Outcome outcome = run({"rotate", stories_, "-o", rotated, "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(keys(json::parse(outcome.out)),
+            (std::set<std::string>{"output", "recipe", "bytes", "resumed_layers"}));
+  const auto perplexity = [&](const std::string& model) {
+    const Outcome found = run({"eval", model, "--text", text_, "--window", "128", "--json"});
+    EXPECT_EQ(found.status, 0) << found.err;
+    return json::parse(found.out)["perplexity"].get<double>();
+  };
+  EXPECT_NEAR(perplexity(rotated) / perplexity(stories_), 1, 1e-4);
+  expect_failure({"rotate", stories_, "-o", rotated}, 1, "exists already");
+  expect_failure({"rotate", rotated, "-o", rotated + "2"}, 1, "carries a recipe already");
+  expect_failure({"eval", rotated, "--text", text_, "--recipe", "quarot"}, 1, "original model");
+  EXPECT_NE(run({"inspect", rotated}).out.find("quarot"), std::string::npos);
+}
+
+TEST_F(Cli, OutputThatCannotBeWrittenIsAnError) {
+  QUAROT_NEEDS(data_folder());
+  for (const Arguments& arguments : {Arguments{"--help"},
+                                     {"eval", "--help"},
+                                     {"--version"},
+                                     {"inspect", stories_},
+                                     {"inspect", stories_, "--json"},
+                                     {"completion", "bash"},
+                                     generate(),
+                                     eval({"--json"})}) {
+    SCOPED_TRACE(::testing::PrintToString(arguments));
+    Setting setting;
+    setting.output = "/dev/full";
+    const Outcome full = run(arguments, setting);
+    EXPECT_EQ(full.status, 1);
+    EXPECT_NE(full.err.find("cannot write to standard output"), std::string::npos) << full.err;
+    setting = Setting();
+    setting.close_output = true;
+    const Outcome closed = run(arguments, setting);
+    EXPECT_EQ(closed.status, 1);
+    EXPECT_NE(closed.err.find("cannot write to standard output"), std::string::npos) << closed.err;
+  }
+}
+
+TEST_F(Cli, CompletionIsAScriptThatKnowsEveryCommand) {
+  for (const char* shell : {"bash", "zsh"}) {
+    const Outcome outcome = run({"completion", shell});
+    EXPECT_EQ(outcome.status, 0);
+    for (const char* command : kCommands)
+      EXPECT_NE(outcome.out.find(std::string("    ") + command + ") words="), std::string::npos);
+    EXPECT_NE(outcome.out.find("--max-windows"), std::string::npos);
+  }
+  std::ofstream(folder_ / "c.bash") << run({"completion", "bash"}).out
+                                    << "\nCOMP_WORDS=(quarot ev) COMP_CWORD=1\n_quarot\n"
+                                       "[ \"${COMPREPLY[*]}\" = eval ]\n";
+  EXPECT_EQ(std::system(("bash " + (folder_ / "c.bash").string()).c_str()), 0);
+}
+
+TEST_F(Cli, InterruptDuringEvalIs130) {
+  QUAROT_NEEDS(data_folder());
+  Setting setting;
+  setting.interrupt_after_ms = 1000;
+  const std::string wiki = (*data_folder() / "wikitext2" / "test.joined.txt").string();
+  const Outcome outcome =
+      run({"eval", stories_, "--text", wiki, "--window", "64", "--json"}, setting);
+  EXPECT_EQ(outcome.status, 130);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, "quarot: interrupted\n");
+}
+
+TEST_F(Cli, InterruptDuringRotateLeavesNothingFinished) {
+  QUAROT_NEEDS(smollm2());
+  Setting setting;
+  setting.interrupt_after_ms = 1500;
+  const fs::path folder = folder_ / "out";
+  const Arguments rotate = {"rotate", smollm2()->string(), "-o", folder.string(), "--json"};
+  const Outcome outcome = run(rotate, setting);
+  EXPECT_EQ(outcome.status, 130);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, "quarot: interrupted\n");
+  EXPECT_FALSE(fs::exists(folder));
+  for (const auto& entry : fs::directory_iterator(folder_ / "out.partial")) {
+    const std::string extension = entry.path().extension().string();
+    EXPECT_TRUE(extension == ".safetensors" || extension == ".json") << entry.path();
+  }
+}
+
+TEST_F(Cli, ChatAnswersFromArgumentsAndFromInput) {
+  QUAROT_NEEDS(smollm2());
+  const Arguments chat = {"chat", smollm2()->string(), "-n", "4", "--json"};
+  Arguments said = chat;
+  said.insert(said.end(), {"-m", "What is gravity?"});
+  const Outcome outcome = run(said);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json answer = json::parse(outcome.out);
+  EXPECT_EQ(keys(answer), (std::set<std::string>{"role", "content"}));
+  EXPECT_EQ(answer["role"], "assistant");
+  EXPECT_NE(answer["content"], "");
+  Setting setting;
+  setting.input = "What is gravity?\n";
+  EXPECT_EQ(run(chat, setting).out, outcome.out);
+}
+
+// Peak memory of a float evaluation: the model in float32, one batch's activations, one layer's
+// working set.
+TEST_F(Cli, EvalStaysWithinItsMemory) {
+  QUAROT_NEEDS(data_folder());
+  QUAROT_NEEDS(smollm2());
+  const json shape = json::parse(run({"inspect", smollm2()->string(), "--json"}).out);
+  const auto of = [&](const char* key) { return shape[key].get<double>(); };
+  constexpr double kRows = 1024;
+  const double attention = of("heads") * of("head_dim");
+  const double kv = of("kv_heads") * of("head_dim");
+  // x, the norms' output, q, attention output; k, v; gate, up; cosines and sines.
+  const double buffers = 2 * of("hidden") + 2 * attention + 2 * kv + 2 * of("ffn") + of("head_dim");
+  const double cache = 2 * of("layers") * kv;
+  const double logits = 128 * of("vocab");
+  const double activations = 4 * (kRows * (buffers + cache) + logits);
+  const double layer = 4 * (2 * of("hidden") * (attention + kv) + 3 * of("hidden") * of("ffn"));
+  const double model = 4 * of("parameters");
+  // The program itself: code, tokenizer, the text and its tokens, oneDNN's packing buffers.
+  constexpr double kProgram = 80e6;
+  const std::string wiki = (*data_folder() / "wikitext2" / "test.joined.txt").string();
+  const Outcome outcome = run({"eval", smollm2()->string(), "--text", wiki, "--window", "1024",
+                               "--max-windows", "1", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_LE(json::parse(outcome.out)["peak_bytes"].get<double>(),
+            model + activations + layer + kProgram);
+}
+
+}  // namespace
+}  // namespace quarot
