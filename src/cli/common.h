@@ -34,12 +34,11 @@ class RecipeOptions {
  public:
   void add_to(CLI::App& command, const std::string& default_recipe);
   Result<Recipe> recipe() const;
+  Result<Recipe> recipe(const std::string& name) const;  // the options over another recipe
   std::optional<std::filesystem::path> calibration() const;
   bool given() const;  // any of the options was
 
  private:
-  Result<Recipe> base() const;
-
   CLI::App* command_ = nullptr;
   std::string name_;
   std::optional<int> w_bits_, a_bits_, k_bits_, v_bits_;
@@ -64,6 +63,7 @@ void add_inspect(CLI::App& app, Command& selected);
 void add_rotate(CLI::App& app, Command& selected);
 void add_quantize(CLI::App& app, Command& selected);
 void add_eval(CLI::App& app, Command& selected);
+void add_compare(CLI::App& app, Command& selected);
 void add_generate(CLI::App& app, Command& selected);
 void add_chat(CLI::App& app, Command& selected);
 void add_probe(CLI::App& app, Command& selected);

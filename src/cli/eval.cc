@@ -3,11 +3,9 @@
 #include <cstdio>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "base/memory.h"
 #include "cli/common.h"
-#include "cli/model_input.h"
-#include "eval/perplexity.h"
+#include "cli/text_input.h"
 
 namespace quarot::cli {
 
@@ -17,10 +15,8 @@ struct EvalOptions {
   ModelInput model;
   CommonOptions common;
   RecipeOptions recipe;
-  std::string text;
+  TextInput text;
   std::string against;
-  std::string protocol = "paper";
-  PerplexityOptions perplexity;
 };
 
 struct Outcome {
@@ -35,29 +31,13 @@ constexpr const char* execution_name(Execution execution) {
   return execution == Execution::kPacked ? "packed" : "simulated";
 }
 
-Result<Protocol> protocol_of(const EvalOptions& options) {
-  if (options.protocol == "paper" && options.perplexity.stride != 0) return Protocol::kStrided;
-  if (options.protocol == "paper") return Protocol::kPaper;
-  if (options.protocol == "llama.cpp") return Protocol::kLlamaCpp;
-  return error(ErrorCode::kInvalidArgument, "--protocol {}: expected paper or llama.cpp",
-               options.protocol);
-}
-
 Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   QUAROT_RETURN_IF_ERROR(options.common.apply());
   QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
-  PerplexityOptions perplexity = options.perplexity;
-  QUAROT_ASSIGN_OR_RETURN(perplexity.protocol, protocol_of(options));
-  QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(options.text));
   QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model));
-
-  std::vector<Token> tokens = open.tokenizer->encode(text);
-  const std::optional<Token> bos = open.tokenizer->bos();
-  const bool leads = open.tokenizer->adds_bos() && bos && !perplexity.bos_each_window;
-  if (leads) tokens.insert(tokens.begin(), *bos);
-  Result<std::vector<EvalWindow>> windows = cut_windows(tokens, perplexity, bos);
-  if (!windows.ok()) return windows.error().with_context(options.text);
+  QUAROT_ASSIGN_OR_RETURN(const std::vector<EvalWindow> windows,
+                          options.text.windows(*open.tokenizer));
 
   std::unique_ptr<Backend> reference;
   if (options.against == "float") {
@@ -72,7 +52,7 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
                                         options.recipe.calibration(), progress));
   Outcome outcome;
   QUAROT_ASSIGN_OR_RETURN(
-      outcome.result, measure_perplexity(*runnable.backend, reference.get(), *windows, progress));
+      outcome.result, measure_perplexity(*runnable.backend, reference.get(), windows, progress));
   outcome.recipe = runnable.recipe;
   outcome.calibration = runnable.calibration;
   outcome.execution = runnable.execution;
@@ -80,22 +60,21 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   return outcome;
 }
 
-nlohmann::json to_json(const EvalOptions& options, const PerplexityOptions& perplexity,
-                       const Outcome& outcome) {
+nlohmann::json to_json(const EvalOptions& options, const Outcome& outcome) {
   const PerplexityResult& result = outcome.result;
   nlohmann::json json = {{"perplexity", result.perplexity},
                          {"standard_error", result.standard_error},
                          {"nll", result.nll},
                          {"tokens", result.tokens},
                          {"windows", result.nll.size()},
-                         {"window", perplexity.window},
-                         {"protocol", describe(perplexity)},
+                         {"window", options.text.perplexity.window},
+                         {"protocol", describe(options.text.perplexity)},
                          {"recipe", outcome.recipe},
                          {"bits", bits_label(outcome.recipe)},
                          {"calibration", outcome.calibration},
                          {"execution", execution_name(outcome.execution)},
                          {"model", options.model.path},
-                         {"text", options.text},
+                         {"text", options.text.path},
                          {"device", options.common.device},
                          {"seconds", outcome.seconds},
                          {"peak_bytes", peak_resident_bytes()}};
@@ -108,8 +87,7 @@ nlohmann::json to_json(const EvalOptions& options, const PerplexityOptions& perp
   return json;
 }
 
-void print(const EvalOptions& options, const PerplexityOptions& perplexity,
-           const Outcome& outcome) {
+void print(const EvalOptions& options, const Outcome& outcome) {
   const PerplexityResult& result = outcome.result;
   const auto line = [](std::string_view name, const std::string& value) {
     std::fputs(fmt::format("{:<14}{}\n", name, value).c_str(), stdout);
@@ -124,25 +102,25 @@ void print(const EvalOptions& options, const PerplexityOptions& perplexity,
   line("recipe", fmt::format("{} ({}), {}", outcome.recipe.name, bits_label(outcome.recipe),
                              execution_name(outcome.execution)));
   if (!outcome.calibration.empty()) line("calibration", outcome.calibration);
-  line("protocol", describe(perplexity));
+  line("protocol", describe(options.text.perplexity));
   line("tokens",
-       fmt::format("{} in {} windows of {}", result.tokens, result.nll.size(), options.text));
+       fmt::format("{} in {} windows of {}", result.tokens, result.nll.size(), options.text.path));
   line("time, memory", fmt::format("{}, peak {}", format_seconds(outcome.seconds),
                                    format_bytes(static_cast<double>(peak_resident_bytes()))));
 }
 
-int run(const EvalOptions& options) {
-  Result<Outcome> outcome = [&] {
+int run(EvalOptions& options) {
+  const Status status = options.text.apply();
+  if (!status.ok()) return report(status.error());
+  const Result<Outcome> outcome = [&] {
     TerminalProgress progress(options.common.quiet);
     return evaluate(options, progress);
   }();
   if (!outcome.ok()) return report(outcome.error());
-  PerplexityOptions perplexity = options.perplexity;
-  perplexity.protocol = *protocol_of(options);
   if (options.common.json) {
-    print_json(to_json(options, perplexity, *outcome));
+    print_json(to_json(options, *outcome));
   } else {
-    print(options, perplexity, *outcome);
+    print(options, *outcome);
   }
   return kDone;
 }
@@ -155,16 +133,7 @@ void add_eval(CLI::App& app, Command& selected) {
   auto options = std::make_shared<EvalOptions>();
   options->model.add_to(*command);
   options->model.add_execution_to(*command);
-  command->add_option("--text", options->text, "the text to predict")->required();
-  command->add_option("--window", options->perplexity.window, "tokens a window")
-      ->capture_default_str();
-  command->add_option("--max-windows", options->perplexity.max_windows,
-                      "stop after so many windows (0: all)");
-  command->add_option("--stride", options->perplexity.stride,
-                      "overlap windows, advancing by so many tokens");
-  command->add_option("--protocol", options->protocol, "paper or llama.cpp")->capture_default_str();
-  command->add_flag("--bos-each-window", options->perplexity.bos_each_window,
-                    "begin every window with BOS");
+  options->text.add_to(*command);
   command
       ->add_option("--against", options->against,
                    "also measure KL divergence and top-1 agreement with: float")

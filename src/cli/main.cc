@@ -30,8 +30,8 @@ int run(int argc, char** argv) {
       "Exit status: 0 done; 1 the input or the machine is at fault; 2 wrong usage; 130 "
       "interrupted.");
   Command selected;
-  for (const auto add : {add_inspect, add_probe, add_rotate, add_quantize, add_eval, add_generate,
-                         add_chat, add_completion}) {
+  for (const auto add : {add_inspect, add_probe, add_rotate, add_quantize, add_eval, add_compare,
+                         add_generate, add_chat, add_completion}) {
     add(app, selected);
   }
   try {

@@ -32,26 +32,36 @@ double divergence(std::span<const float> p, float p_lse, std::span<const float> 
   return sum;
 }
 
+// Runs all models over one window after another.
 class WindowScorer {
  public:
-  WindowScorer(Backend& model, Backend* reference) : model_(&model), reference_(reference) {}
+  WindowScorer(std::span<Backend* const> models, Backend* reference)
+      : models_(models), reference_(reference) {}
 
-  Result<std::vector<TokenScore>> score(const EvalWindow& window) {
-    run(*model_, window);
+  // The scores of one window, a list for each model.
+  std::vector<std::vector<TokenScore>> score(const EvalWindow& window) {
     if (reference_ != nullptr) run(*reference_, window);
-    const int64_t rows = static_cast<int64_t>(window.tokens.size());
-    std::vector<TokenScore> scores(static_cast<size_t>(window.scored));
-    const int64_t first = rows - 1 - window.scored;  // the row that predicts the first scored token
+    for (Backend* model : models_) {
+      if (model != reference_) run(*model, window);
+    }
+    std::vector<std::vector<TokenScore>> scores(
+        models_.size(), std::vector<TokenScore>(static_cast<size_t>(window.scored)));
+    // The row that predicts the first scored token.
+    const int64_t first = static_cast<int64_t>(window.tokens.size()) - 1 - window.scored;
     for (int64_t done = 0; done < window.scored; done += kLogitRows) {
       const int64_t count = std::min(kLogitRows, window.scored - done);
-      read_logits(*model_, first + done, count, logits_);
+      const std::span targets(window.tokens.data() + first + done + 1, static_cast<size_t>(count));
       if (reference_ != nullptr) read_logits(*reference_, first + done, count, reference_logits_);
-      parallel_for(count, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) {
-          const Token target = window.tokens[static_cast<size_t>(first + done + r + 1)];
-          scores[static_cast<size_t>(done + r)] = score_row(r, target);
-        }
-      });
+      for (size_t m = 0; m < models_.size(); ++m) {
+        if (models_[m] != reference_) read_logits(*models_[m], first + done, count, logits_);
+        const Matrix& logits = models_[m] == reference_ ? reference_logits_ : logits_;
+        parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end; ++r) {
+            scores[m][static_cast<size_t>(done + r)] =
+                score_row(logits.row(r), r, targets[static_cast<size_t>(r)]);
+          }
+        });
+      }
     }
     return scores;
   }
@@ -69,8 +79,7 @@ class WindowScorer {
     backend.logits(first, count, out);
   }
 
-  TokenScore score_row(int64_t r, Token target) const {
-    const std::span<const float> row = logits_.row(r);
+  TokenScore score_row(std::span<const float> row, int64_t r, Token target) const {
     const float lse = log_sum_exp(row);
     TokenScore score;
     score.loss = double{lse} - row[static_cast<size_t>(target)];
@@ -82,7 +91,7 @@ class WindowScorer {
     return score;
   }
 
-  Backend* model_;
+  std::span<Backend* const> models_;
   Backend* reference_;
   Matrix logits_, reference_logits_;
 };
@@ -97,6 +106,47 @@ double standard_error(const std::vector<double>& values) {
   for (const double v : values) squares += (v - mean) * (v - mean);
   return std::sqrt(squares / (n - 1) / n);
 }
+
+// What the windows of one model add up to.
+class Tally {
+ public:
+  void add(const std::vector<TokenScore>& scores) {
+    double loss = 0;
+    double kl = 0;
+    for (const TokenScore& score : scores) {
+      loss += score.loss;
+      kl += score.kl;
+      agree_ += score.agree ? 1 : 0;
+    }
+    const auto count = static_cast<double>(scores.size());
+    nll_.push_back(loss / count);
+    window_kl_.push_back(kl / count);
+    loss_ += loss;
+    kl_ += kl;
+    tokens_ += static_cast<int64_t>(scores.size());
+  }
+
+  PerplexityResult result(bool against) const {
+    const auto total = static_cast<double>(std::max<int64_t>(tokens_, 1));
+    PerplexityResult result;
+    result.nll = nll_;
+    result.tokens = tokens_;
+    result.perplexity = std::exp(loss_ / total);
+    result.standard_error = result.perplexity * standard_error(nll_);  // d exp(x) = exp(x)·dx
+    if (against) {
+      result.against = {kl_ / total, standard_error(window_kl_),
+                        static_cast<double>(agree_) / total};
+    }
+    return result;
+  }
+
+ private:
+  std::vector<double> nll_, window_kl_;
+  double loss_ = 0;
+  double kl_ = 0;
+  int64_t agree_ = 0;
+  int64_t tokens_ = 0;
+};
 
 Status check_options(const PerplexityOptions& options, std::optional<Token> bos) {
   if (options.window < 2) {
@@ -173,43 +223,35 @@ Result<std::vector<EvalWindow>> cut_windows(std::span<const Token> text,
   return windows;
 }
 
+Result<std::vector<PerplexityResult>> measure_perplexities(std::span<Backend* const> models,
+                                                           Backend* reference,
+                                                           const std::vector<EvalWindow>& windows,
+                                                           Progress& progress) {
+  progress.stage("measuring perplexity", static_cast<int64_t>(windows.size()));
+  WindowScorer scorer(models, reference);
+  std::vector<Tally> tallies(models.size());
+  for (const EvalWindow& window : windows) {
+    QUAROT_RETURN_IF_ERROR(progress.check());
+    const auto rows = static_cast<int64_t>(window.tokens.size());
+    for (const Backend* model : models) {
+      QUAROT_RETURN_IF_ERROR(check_batch({window.tokens, {{0, 0, rows, 0}}}, model->config()));
+    }
+    const std::vector<std::vector<TokenScore>> scores = scorer.score(window);
+    for (size_t m = 0; m < models.size(); ++m) tallies[m].add(scores[m]);
+    progress.advance(1);
+  }
+  std::vector<PerplexityResult> results;
+  for (const Tally& tally : tallies) results.push_back(tally.result(reference != nullptr));
+  return results;
+}
+
 Result<PerplexityResult> measure_perplexity(Backend& model, Backend* reference,
                                             const std::vector<EvalWindow>& windows,
                                             Progress& progress) {
-  progress.stage("measuring perplexity", static_cast<int64_t>(windows.size()));
-  WindowScorer scorer(model, reference);
-  PerplexityResult result;
-  std::vector<double> kl;
-  double loss = 0;
-  double kl_sum = 0;
-  int64_t agree = 0;
-  for (const EvalWindow& window : windows) {
-    QUAROT_RETURN_IF_ERROR(progress.check());
-    QUAROT_RETURN_IF_ERROR(check_batch(
-        {window.tokens, {{0, 0, static_cast<int64_t>(window.tokens.size()), 0}}}, model.config()));
-    QUAROT_ASSIGN_OR_RETURN(const std::vector<TokenScore> scores, scorer.score(window));
-    double window_loss = 0;
-    double window_kl = 0;
-    for (const TokenScore& score : scores) {
-      window_loss += score.loss;
-      window_kl += score.kl;
-      agree += score.agree ? 1 : 0;
-    }
-    const auto count = static_cast<double>(scores.size());
-    result.nll.push_back(window_loss / count);
-    kl.push_back(window_kl / count);
-    loss += window_loss;
-    kl_sum += window_kl;
-    result.tokens += static_cast<int64_t>(scores.size());
-    progress.advance(1);
-  }
-  const auto total = static_cast<double>(std::max<int64_t>(result.tokens, 1));
-  result.perplexity = std::exp(loss / total);
-  result.standard_error = result.perplexity * standard_error(result.nll);  // d exp(x) = exp(x)·dx
-  if (reference != nullptr) {
-    result.against = {kl_sum / total, standard_error(kl), static_cast<double>(agree) / total};
-  }
-  return result;
+  Backend* const models[] = {&model};
+  QUAROT_ASSIGN_OR_RETURN(const std::vector<PerplexityResult> results,
+                          measure_perplexities(models, reference, windows, progress));
+  return results.front();
 }
 
 }  // namespace quarot

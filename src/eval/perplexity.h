@@ -59,6 +59,13 @@ struct PerplexityResult {
   std::optional<Divergence> against;
 };
 
+// Several models over the same windows, in their order. The reference runs once for all of them,
+// and may be one of them.
+Result<std::vector<PerplexityResult>> measure_perplexities(std::span<Backend* const> models,
+                                                           Backend* reference,
+                                                           const std::vector<EvalWindow>& windows,
+                                                           Progress& progress);
+
 Result<PerplexityResult> measure_perplexity(Backend& model, Backend* reference,
                                             const std::vector<EvalWindow>& windows,
                                             Progress& progress);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 
 #include "model/json_fields.h"
 
@@ -245,6 +246,26 @@ std::string bits_label(const Recipe& recipe) {
   const int v = recipe.precision.values.bits;
   const std::string cache = k == v ? fmt::format("KV{}", k) : fmt::format("K{}V{}", k, v);
   return fmt::format("W{}A{}{}", recipe.weights.bits, recipe.precision.activations.bits, cache);
+}
+
+Status set_bits(const std::string& label, Recipe& recipe) {
+  int w = 0;
+  int a = 0;
+  int k = 0;
+  int v = 0;
+  int used = 0;
+  if (std::sscanf(label.c_str(), "W%dA%dKV%d%n", &w, &a, &k, &used) == 3) {
+    v = k;
+  } else if (std::sscanf(label.c_str(), "W%dA%dK%dV%d%n", &w, &a, &k, &v, &used) != 4) {
+    used = 0;
+  }
+  if (used == 0 || static_cast<size_t>(used) != label.size()) {
+    return error(ErrorCode::kInvalidArgument, "bits \"{}\": expected W4A4KV4 or W4A8K4V3", label);
+  }
+  nlohmann::json json = recipe;
+  json.update({{"w_bits", w}, {"a_bits", a}, {"k_bits", k}, {"v_bits", v}});
+  QUAROT_ASSIGN_OR_RETURN(recipe, parse_recipe(json, label));
+  return {};
 }
 
 Status check(const Recipe& recipe, const ModelConfig& config) {

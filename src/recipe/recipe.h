@@ -64,6 +64,9 @@ Status set_rotations(std::string_view list, TransformSpec& spec);
 // W4A4KV4, W4A8K4V3, W16A16KV16: what the field calls it.
 std::string bits_label(const Recipe& recipe);
 
+// The other way round. kInvalidArgument for what is no such label.
+Status set_bits(const std::string& label, Recipe& recipe);
+
 // kInvalidArgument where the recipe does not fit the model: widths that groups do not divide, ….
 Status check(const Recipe& recipe, const ModelConfig& config);
 

@@ -1,0 +1,41 @@
+#include "cli/text_input.h"
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+
+namespace quarot::cli {
+
+void TextInput::add_to(CLI::App& command) {
+  command.add_option("--text", path, "the text to predict")->required();
+  command.add_option("--window", perplexity.window, "tokens a window")->capture_default_str();
+  command.add_option("--max-windows", perplexity.max_windows,
+                     "stop after so many windows (0: all)");
+  command.add_option("--stride", perplexity.stride, "overlap windows, advancing by so many tokens");
+  command.add_option("--protocol", protocol, "paper or llama.cpp")->capture_default_str();
+  command.add_flag("--bos-each-window", perplexity.bos_each_window, "begin every window with BOS");
+}
+
+Status TextInput::apply() {
+  if (protocol == "paper") {
+    perplexity.protocol = perplexity.stride != 0 ? Protocol::kStrided : Protocol::kPaper;
+  } else if (protocol == "llama.cpp") {
+    perplexity.protocol = Protocol::kLlamaCpp;
+  } else {
+    return error(ErrorCode::kInvalidArgument, "--protocol {}: expected paper or llama.cpp",
+                 protocol);
+  }
+  return {};
+}
+
+Result<std::vector<EvalWindow>> TextInput::windows(const Tokenizer& tokenizer) const {
+  QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
+  std::vector<Token> tokens = tokenizer.encode(text);
+  const std::optional<Token> bos = tokenizer.bos();
+  const bool leads = tokenizer.adds_bos() && bos && !perplexity.bos_each_window;
+  if (leads) tokens.insert(tokens.begin(), *bos);
+  Result<std::vector<EvalWindow>> windows = cut_windows(tokens, perplexity, bos);
+  if (!windows.ok()) return windows.error().with_context(path);
+  return windows;
+}
+
+}  // namespace quarot::cli
