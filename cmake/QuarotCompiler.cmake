@@ -8,6 +8,9 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
+# A program asks at start only for the libraries that it uses.
+add_link_options(-Wl,--as-needed)
+
 find_program(QUAROT_CCACHE ccache)
 if(QUAROT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${QUAROT_CCACHE})

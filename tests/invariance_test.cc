@@ -25,7 +25,9 @@ double logit_error(const Model& model, const Recipe& recipe, const std::vector<T
   NoProgress progress;
   const Matrix before = testing::logits_of(model, ids);
   std::vector<LayerStatistics> statistics;
-  if (recipe.calibrates()) statistics = value_of(collect_statistics(model, std::vector{ids}, progress));
+  if (recipe.calibrates())
+    statistics =
+        value_of(collect_statistics(model, std::vector<std::vector<Token>>{ids}, progress));
   Model moved = model;
   testing::expect_ok(transform_model(recipe, statistics, moved, progress));
   return testing::relative_error(testing::logits_of(moved, ids), before);

@@ -174,8 +174,8 @@ TEST(TransformModel, BalancingAndCentringAreExact) {
     const Model model = testing::random_model(testing::config_json({{"model_type", family}}), 11);
     const std::vector<Token> tokens = testing::random_tokens(40, 96, 12);
     const Matrix before = testing::logits_of(model, tokens);
-    const auto statistics =
-        value_of(collect_statistics(model, {testing::random_tokens(30, 96, 13)}, progress));
+    const auto statistics = value_of(collect_statistics(
+        model, std::vector<std::vector<Token>>{testing::random_tokens(30, 96, 13)}, progress));
     for (const char* base : {"quarot", "balanced"}) {
       for (const char* rotations : {"none", "all", "R1", "R2", "R3", "R4", "heads"}) {
         for (const Centering center :
@@ -202,7 +202,9 @@ TEST(TransformModel, CentringTakesTheMeanFromTheCache) {
   Recipe recipe = value_of(recipe_by_name("balanced"));
   Model moved = model;
   testing::expect_ok(transform_model(
-      recipe, value_of(collect_statistics(model, {tokens}, progress)), moved, progress));
+      recipe,
+      value_of(collect_statistics(model, std::vector<std::vector<Token>>{tokens}, progress)), moved,
+      progress));
   SimulatedBackend backend(moved, {});
   Rows rows;
   backend.set_observer(&rows);
