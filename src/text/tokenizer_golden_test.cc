@@ -44,17 +44,11 @@ std::string first_characters(const std::string& text, size_t count) {
   return text.substr(0, at);
 }
 
-// The one text where the reference for "smollm2" is not the model's own tokenizer: transformers
-// drops the step that isolates digits when it reads a GGUF file, so that ½ and Ⅷ keep the space
-// before them.
-constexpr std::string_view kOtherNumbers = "ǅ ﬁ ½ Ⅷ";
-
 void check(const Tokenizer& tokenizer, const std::string& name, bool parse_special) {
   const json& entries = golden().at(name);
   EXPECT_EQ(entries.size(), 26U);
   for (const json& entry : entries) {
     const std::string text = entry.at("text");
-    if (name == "smollm2" && text == kOtherNumbers) continue;
     const auto ids = tokenizer.encode(text, parse_special);
     EXPECT_EQ(ids, entry.at("ids").get<std::vector<Token>>()) << text;
     EXPECT_EQ(tokenizer.decode(ids), entry.at("decoded").get<std::string>());
@@ -91,12 +85,9 @@ TEST(GoldenGguf, SmolLm2) {
   const auto tokenizer = open_tokenizer(**file);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
   check(**tokenizer, "smollm2", true);
-  // By Hugging Face tokenizers 0.23.3, with Digits (individual) before ByteLevel as trained.
-  EXPECT_EQ((*tokenizer)->encode(kOtherNumbers),
-            (std::vector<Token>{146, 223, 40367, 216, 16738, 216, 173, 223, 117}));
   const auto wiki = read_text_file(*testing::data_folder() / "wikitext2" / "test.joined.txt");
   ASSERT_TRUE(wiki.ok());
-  EXPECT_EQ((*tokenizer)->encode(*wiki).size(), 304978U);
+  EXPECT_EQ((*tokenizer)->encode(*wiki).size(), 304986U);
   EXPECT_EQ((*tokenizer)->vocab_size(), 49152);
   EXPECT_EQ((*tokenizer)->bos(), 1);
   EXPECT_EQ((*tokenizer)->end_tokens(), std::vector<Token>{2});

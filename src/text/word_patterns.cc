@@ -64,7 +64,10 @@ const std::array kNamed = {
     Named{"phi-2", {kGpt2}},
     Named{"mpt", {kGpt2}},
     Named{"olmo", {kGpt2}},
-    Named{"smollm", {kDigitsThenGpt2}},
+    // As transformers reads it. Isolating digits, as the model was trained, would differ only for
+    // numerals that are no digits (½, Ⅷ): no token of the vocabulary joins two digits or a space
+    // and a digit.
+    Named{"smollm", {kGpt2}},
     Named{"starcoder", {kDigitsThenGpt2}},
     Named{"refact", {kDigitsThenGpt2}},
     Named{"command-r", {kDigitsThenGpt2}},

@@ -17,6 +17,7 @@
 #include <set>
 #include <thread>
 
+#include "quarot/version.h"
 #include "support/data.h"
 
 namespace quarot {
@@ -169,7 +170,7 @@ TEST_F(Cli, HelpShowsExamplesOfEveryCommand) {
   }
   const Outcome version = run({"--version"});
   EXPECT_EQ(version.status, 0);
-  EXPECT_EQ(version.out, QUAROT_VERSION "\n");
+  EXPECT_EQ(version.out, std::string(quarot::version()) + "\n");
 }
 
 TEST_F(Cli, WrongUsageIsStatus2) {
