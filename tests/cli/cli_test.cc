@@ -39,6 +39,7 @@ struct Setting {
   std::string output;         // a file for standard output instead of reading it
   bool close_output = false;  // nobody reads standard output
   int interrupt_after_ms = -1;
+  fs::path interrupt_after;  // or as soon as this file is there
 };
 
 void drain(int out, int err, Outcome& outcome) {
@@ -86,8 +87,13 @@ Outcome run(const Arguments& arguments, const Setting& setting = {}) {
             static_cast<ssize_t>(setting.input.size()));
   ::close(in[1]);
   std::thread interrupt([&] {
-    if (setting.interrupt_after_ms < 0) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(setting.interrupt_after_ms));
+    using std::chrono::milliseconds;
+    if (setting.interrupt_after_ms < 0 && setting.interrupt_after.empty()) return;
+    std::this_thread::sleep_for(milliseconds(std::max(setting.interrupt_after_ms, 0)));
+    const auto is_there = [&] { return fs::exists(setting.interrupt_after); };
+    for (int i = 0; i < 30000 && !setting.interrupt_after.empty() && !is_there(); ++i) {
+      std::this_thread::sleep_for(milliseconds(2));
+    }
     ::kill(child, SIGINT);
   });
   Outcome outcome;
@@ -394,8 +400,8 @@ TEST_F(Cli, InterruptDuringEvalIs130) {
 TEST_F(Cli, InterruptDuringRotateLeavesNothingFinished) {
   QUAROT_NEEDS(smollm2());
   Setting setting;
-  setting.interrupt_after_ms = 1500;
   const fs::path folder = folder_ / "out";
+  setting.interrupt_after = folder_ / "out.partial" / "model-00002-of-00031.safetensors";
   const Arguments rotate = {"rotate", smollm2()->string(), "-o", folder.string(), "--json"};
   const Outcome outcome = run(rotate, setting);
   EXPECT_EQ(outcome.status, 130);
