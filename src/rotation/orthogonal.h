@@ -23,7 +23,7 @@ class Orthogonal {
   static Orthogonal hadamard(int64_t n);  // H, deterministic
   static Orthogonal randomised_hadamard(int64_t n,
                                         uint64_t seed);  // H·diag(s), s = ±1 from the seed
-  static Orthogonal random(int64_t n, uint64_t seed);    // Haar: QR of a Gaussian, signs corrected
+  static Orthogonal random(int64_t n, uint64_t seed);    // Haar-distributed: random reflections
   static Result<Orthogonal> dense(
       BasicMatrix<double> matrix);  // kInvalidArgument unless orthonormal to 1e-9
 

@@ -231,7 +231,8 @@ TEST(CacheReference, IsAttentionOverWhatThePageHolds) {
   }
 }
 
-// q = clip(rint(x/s) + z, 0, 15) with s = 0.95·(max − min)/15, z = rint(−0.95·min/s), by numpy.
+// q = clip(rint(x/s) + z, 0, 15) with s = 0.95·(max − min)/15, z = rint(−0.95·min/s), worked out by
+// hand.
 TEST(CacheReference, QuantisesAsDesigned) {
   Matrix x(1, 16, 0.0F);
   const float values[] = {-1.0F, 2.0F, 0.5F, -0.3F, 1.7F};

@@ -163,7 +163,7 @@ TEST(RowsReference, HadamardIsTheDenseMatrix) {
   }
 }
 
-// numpy: s = 0.9·max|x|/7; np.clip(np.rint(x/s), -8, 7), in float32.
+// By hand: s = 0.9·max|x|/7, q = clip(rint(x/s), −8, 7).
 TEST(RowsReference, QuantisesAsDesigned) {
   const float x[] = {0.1F, -2.0F, 0.9F, 1.9F, -0.45F, 0.0F};
   RowTask t = {.rows = 1, .width = 6, .x = x, .x_stride = 6};
