@@ -2,6 +2,7 @@
 // meaning: simulated float on the CPU, packed integers on the CPU, CUDA. DESIGN.md, section 7.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -18,6 +19,11 @@ struct SequenceChunk {
   int64_t first_row;  // of the batch
   int64_t count;
   int64_t position;  // of its first token in the sequence; what came before is in the cache
+  // Tokens of the sequence as far as it is known, where chunks that follow are: LongRoPE chooses
+  // its frequencies by it.
+  int64_t length = 0;
+
+  int64_t known_length() const { return std::max(length, position + count); }
 };
 
 struct Batch {

@@ -66,10 +66,15 @@ Session::Session(Backend& backend, const Tokenizer& tokenizer)
 
 Session::~Session() { backend_->drop_sequence(sequence_); }
 
-Result<int64_t> Session::prefill(const std::vector<Token>& prompt, int64_t chunk,
-                                 Progress& progress) {
-  const auto same = std::ranges::mismatch(cached_, prompt).in1 - cached_.begin();
-  const auto size = static_cast<int64_t>(prompt.size());
+Result<int64_t> Session::advance_to(const std::vector<Token>& text, int64_t chunk,
+                                    Progress& progress) {
+  const auto size = static_cast<int64_t>(text.size());
+  // LongRoPE turns a whole sequence by one list of frequencies: at the length where these change,
+  // what was cached under the others is of no use.
+  const RopeConfig& rope = backend_->config().rope;
+  if (&rope.frequencies(size) != &rope.frequencies(length_)) cached_.clear();
+  length_ = size;
+  const auto same = std::ranges::mismatch(cached_, text).in1 - cached_.begin();
   // The last token is always run: its logits are what comes next.
   const auto begin = std::min<int64_t>(same, size - 1);
   cached_.resize(static_cast<size_t>(begin));
@@ -77,20 +82,14 @@ Result<int64_t> Session::prefill(const std::vector<Token>& prompt, int64_t chunk
   for (int64_t done = begin; done < size; done += chunk) {
     QUAROT_RETURN_IF_ERROR(progress.check());
     const int64_t count = std::min<int64_t>(chunk, size - done);
-    QUAROT_RETURN_IF_ERROR(run({prompt.begin() + done, prompt.begin() + done + count}));
+    const Batch batch{{text.begin() + done, text.begin() + done + count},
+                      {{sequence_, 0, count, done, size}}};
+    QUAROT_RETURN_IF_ERROR(check_batch(batch, backend_->config()));
+    forward(*backend_, batch);
+    cached_.insert(cached_.end(), batch.tokens.begin(), batch.tokens.end());
     last_row = count - 1;
   }
   return last_row;
-}
-
-Status Session::run(const std::vector<Token>& tokens) {
-  const Batch batch{
-      tokens,
-      {{sequence_, 0, static_cast<int64_t>(tokens.size()), static_cast<int64_t>(cached_.size())}}};
-  QUAROT_RETURN_IF_ERROR(check_batch(batch, backend_->config()));
-  forward(*backend_, batch);
-  cached_.insert(cached_.end(), batch.tokens.begin(), batch.tokens.end());
-  return {};
 }
 
 Result<Generation> Session::generate(const std::vector<Token>& prompt,
@@ -112,8 +111,8 @@ Result<Generation> Session::generate(const std::vector<Token>& prompt,
   }
   Generation result;
   const auto start = std::chrono::steady_clock::now();
-  QUAROT_ASSIGN_OR_RETURN(int64_t row,
-                          prefill(prompt, std::max<int64_t>(options.prefill_chunk, 1), progress));
+  const int64_t chunk = std::max<int64_t>(options.prefill_chunk, 1);
+  QUAROT_ASSIGN_OR_RETURN(int64_t row, advance_to(prompt, chunk, progress));
   result.prefill_seconds = seconds_since(start);
 
   const auto decode_start = std::chrono::steady_clock::now();
@@ -129,7 +128,6 @@ Result<Generation> Session::generate(const std::vector<Token>& prompt,
   };
   while (true) {
     if (static_cast<int64_t>(result.tokens.size()) >= options.max_tokens) break;
-    QUAROT_RETURN_IF_ERROR(progress.check());
     backend_->logits(row, 1, logits);
     const Token token = sampler.sample(logits.row(0), history);
     if (!options.ignore_end &&
@@ -149,8 +147,7 @@ Result<Generation> Session::generate(const std::vector<Token>& prompt,
       break;
     }
     if (static_cast<int64_t>(result.tokens.size()) == options.max_tokens) break;
-    QUAROT_RETURN_IF_ERROR(run({token}));
-    row = 0;
+    QUAROT_ASSIGN_OR_RETURN(row, advance_to(history, chunk, progress));
   }
   if (!filter.stopped()) {
     emit(filter.push(decoder.finish()));

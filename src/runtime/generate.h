@@ -45,14 +45,15 @@ class Session {
                               FunctionRef<void(std::string_view)> on_text, Progress& progress);
 
  private:
-  // Returns the row of the last batch whose logits come next.
-  Result<int64_t> prefill(const std::vector<Token>& prompt, int64_t chunk, Progress& progress);
-  Status run(const std::vector<Token>& tokens);  // the next tokens of the sequence
+  // Computes what the cache does not hold of `text`. Returns the row of the last batch whose logits
+  // come next.
+  Result<int64_t> advance_to(const std::vector<Token>& text, int64_t chunk, Progress& progress);
 
   Backend* backend_;
   const Tokenizer* tokenizer_;
   int sequence_;
   std::vector<Token> cached_;  // the tokens whose keys and values the cache holds
+  int64_t length_ = 0;         // the sequence's, when these were computed
 };
 
 }  // namespace quarot

@@ -260,5 +260,35 @@ TEST(Session, TurnsEqualAFreshSession) {
   }
 }
 
+// LongRoPE: a sequence is turned as its length asks, whole, however it came to that length. What a
+// long prompt computes at once is what transformers computes.
+TEST(Session, LongRopeDoesNotDependOnHowASequenceGrew) {
+  const nlohmann::json rope = {{"rope_type", "longrope"},
+                               {"short_factor", std::vector<double>(8, 1)},
+                               {"long_factor", std::vector<double>(8, 8)}};
+  const Model model = testing::random_model(
+      testing::config_json({{"rope_scaling", rope}, {"original_max_position_embeddings", 48}}), 4);
+  const PieceTokenizer tokenizer = testing::byte_tokenizer(96);
+  const std::vector<Token> prompt = testing::random_tokens(40, 96, 5);
+  NoProgress progress;
+  GenerationOptions options;
+  const auto on_text = [](std::string_view) {};
+  options.max_tokens = 40;
+  SimulatedBackend backend(model, {});
+  Session session(backend, tokenizer);
+  const auto grown = value_of(session.generate(prompt, options, on_text, progress)).tokens;
+  options.max_tokens = 1;
+  options.prefill_chunk = 7;
+  std::vector<Token> text = prompt;
+  for (const Token token : grown) {
+    SimulatedBackend fresh_backend(model, {});
+    Session fresh(fresh_backend, tokenizer);
+    EXPECT_EQ(value_of(fresh.generate(text, options, on_text, progress)).tokens,
+              std::vector<Token>{token})
+        << "after " << text.size();
+    text.push_back(token);
+  }
+}
+
 }  // namespace
 }  // namespace quarot

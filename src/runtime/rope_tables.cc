@@ -11,7 +11,7 @@ void fill_rope_tables(const RopeConfig& rope, const Batch& batch, Matrix& cos, M
   cos.resize(batch.rows(), half);
   sin.resize(batch.rows(), half);
   for (const SequenceChunk& chunk : batch.chunks) {
-    const std::vector<double>& frequencies = rope.frequencies(chunk.position + chunk.count);
+    const std::vector<double>& frequencies = rope.frequencies(chunk.known_length());
     parallel_for(chunk.count, 16, [&](int64_t first, int64_t last) {
       for (int64_t r = first; r < last; ++r) {
         const auto position = static_cast<double>(chunk.position + r);
