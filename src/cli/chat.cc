@@ -32,7 +32,7 @@ nlohmann::json template_variables(const Tokenizer& tokenizer) {
 
 class Conversation {
  public:
-  Conversation(const ChatOptions& options, const RunnableModel& runnable, uint64_t seed,
+  Conversation(const ChatOptions& options, const RunnableModel& runnable,
                ChatTemplate chat_template, Progress& progress)
       : options_(options),
         generation_(options.generation),
@@ -40,7 +40,7 @@ class Conversation {
         template_(std::move(chat_template)),
         progress_(progress),
         session_(*runnable.backend, *runnable.tokenizer) {
-    generation_.sampling.seed = seed;
+    generation_.sampling.seed = options.recipe.seed().value_or(runnable.recipe.seed);
     if (!options.system.empty()) messages_.push_back({"system", options.system});
   }
 
@@ -100,11 +100,8 @@ Status converse(Conversation& conversation) {
 Status chat(const ChatOptions& options) {
   TerminalProgress progress(options.common.quiet);
   QUAROT_RETURN_IF_ERROR(options.common.apply());
-  QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
-  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model));
   QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
-                          make_runnable(std::move(open), options.model, recipe,
-                                        options.recipe.calibration(), progress));
+                          open_runnable(options.model, options.recipe, progress));
   progress.clear();
   const std::optional<std::string>& source = runnable.tokenizer->chat_template();
   if (!source) {
@@ -113,7 +110,7 @@ Status chat(const ChatOptions& options) {
                  options.model.path);
   }
   QUAROT_ASSIGN_OR_RETURN(ChatTemplate chat_template, ChatTemplate::parse(*source));
-  Conversation conversation(options, runnable, recipe.seed, std::move(chat_template), progress);
+  Conversation conversation(options, runnable, std::move(chat_template), progress);
   for (const std::string& message : options.messages)
     QUAROT_RETURN_IF_ERROR(conversation.say(message));
   if (!options.messages.empty()) return {};

@@ -36,6 +36,7 @@ class RecipeOptions {
   Result<Recipe> recipe() const;
   Result<Recipe> recipe(const std::string& name) const;  // the options over another recipe
   std::optional<std::filesystem::path> calibration() const;
+  std::optional<uint64_t> seed() const { return seed_; }
   bool given() const;  // any of the options was
 
  private:

@@ -36,11 +36,8 @@ constexpr std::string_view reason_name(StopReason reason) {
 Status generate(const GenerateOptions& options) {
   TerminalProgress progress(options.common.quiet);
   QUAROT_RETURN_IF_ERROR(options.common.apply());
-  QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
-  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model));
   QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
-                          make_runnable(std::move(open), options.model, recipe,
-                                        options.recipe.calibration(), progress));
+                          open_runnable(options.model, options.recipe, progress));
   progress.clear();
   std::vector<Token> prompt = runnable.tokenizer->encode(options.prompt);
   const std::optional<Token> bos = runnable.tokenizer->bos();
@@ -56,7 +53,7 @@ Status generate(const GenerateOptions& options) {
     std::fflush(stdout);
   };
   GenerationOptions generation = options.generation;
-  generation.sampling.seed = recipe.seed;
+  generation.sampling.seed = options.recipe.seed().value_or(runnable.recipe.seed);
   Result<Generation> result = session.generate(prompt, generation, on_text, progress);
   if (stream) std::fputs("\n", stdout);
   if (!result.ok()) return result.error();

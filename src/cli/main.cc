@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <csignal>
 #include <cstdio>
 
@@ -17,12 +18,21 @@ int finish_output(int status) {
   return status == kDone ? kFailed : status;
 }
 
+// Empty where the app has a command of that name.
+std::string unknown_command(CLI::App& app, std::string_view name) {
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == name) return "";
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  return fmt::format("quarot: there is no command \"{}\"; there are {}\n", name, known);
+}
+
 int run(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error like any other
   CLI::App app(
       "Rotate a language model so that no channel is an outlier, and quantise weights, activations "
-      "and KV "
-      "cache to 4 bits.");
+      "and KV cache to 4 bits.");
   app.name("quarot");
   app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);
@@ -33,6 +43,11 @@ int run(int argc, char** argv) {
   for (const auto add : {add_inspect, add_probe, add_rotate, add_quantize, add_eval, add_compare,
                          add_generate, add_chat, add_completion}) {
     add(app, selected);
+  }
+  if (argc > 1 && argv[1][0] != '-') {
+    const std::string unknown = unknown_command(app, argv[1]);
+    std::fputs(unknown.c_str(), stderr);
+    if (!unknown.empty()) return kWrongUsage;
   }
   try {
     app.parse(argc, argv);

@@ -52,4 +52,11 @@ Result<RunnableModel> make_runnable(OpenModel open, const ModelInput& input, con
   return runnable;
 }
 
+Result<RunnableModel> open_runnable(const ModelInput& input, const RecipeOptions& options,
+                                    Progress& progress) {
+  QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe());
+  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(input));
+  return make_runnable(std::move(open), input, recipe, options.calibration(), progress);
+}
+
 }  // namespace quarot::cli

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "cli/common.h"
 #include "model/checkpoint.h"
 #include "recipe/prepare.h"
 #include "runtime/make_backend.h"
@@ -35,6 +36,10 @@ struct RunnableModel {
 };
 Result<RunnableModel> make_runnable(OpenModel open, const ModelInput& input, const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,
+                                    Progress& progress);
+
+// Opened and made ready at once.
+Result<RunnableModel> open_runnable(const ModelInput& input, const RecipeOptions& options,
                                     Progress& progress);
 
 }  // namespace quarot::cli

@@ -251,16 +251,18 @@ std::string bits_label(const Recipe& recipe) {
 Status set_bits(const std::string& label, Recipe& recipe) {
   int w = 0;
   int a = 0;
-  int k = 0;
-  int v = 0;
+  int k = 16;
+  int v = 16;
   int used = 0;
-  if (std::sscanf(label.c_str(), "W%dA%dKV%d%n", &w, &a, &k, &used) == 3) {
+  const auto whole = [&] { return static_cast<size_t>(used) == label.size(); };
+  if (std::sscanf(label.c_str(), "W%dA%d%nKV%d%n", &w, &a, &used, &k, &used) == 3) {
     v = k;
-  } else if (std::sscanf(label.c_str(), "W%dA%dK%dV%d%n", &w, &a, &k, &v, &used) != 4) {
-    used = 0;
+  } else if (!whole()) {
+    std::sscanf(label.c_str(), "W%dA%dK%dV%d%n", &w, &a, &k, &v, &used);
   }
-  if (used == 0 || static_cast<size_t>(used) != label.size()) {
-    return error(ErrorCode::kInvalidArgument, "bits \"{}\": expected W4A4KV4 or W4A8K4V3", label);
+  if (used == 0 || !whole()) {
+    return error(ErrorCode::kInvalidArgument, "bits \"{}\": expected W4A4KV4, W4A8K4V3 or W4A8",
+                 label);
   }
   nlohmann::json json = recipe;
   json.update({{"w_bits", w}, {"a_bits", a}, {"k_bits", k}, {"v_bits", v}});

@@ -185,6 +185,19 @@ TEST(BitsLabel, IsTheFieldsName) {
   EXPECT_EQ(bits_label(r), "W4A8K4V3");
 }
 
+TEST(BitsLabel, IsReadBack) {
+  for (const char* label : {"W4A4KV4", "W4A8K4V3", "W16A16KV16", "W2A3K8V16"}) {
+    Recipe r;
+    testing::expect_ok(set_bits(label, r));
+    EXPECT_EQ(bits_label(r), label);
+  }
+  Recipe r;
+  testing::expect_ok(set_bits("W8A8", r));
+  EXPECT_EQ(bits_label(r), "W8A8KV16");
+  for (const char* bad : {"", "W4", "W4A8KV", "W4A8K4", "W4A8KV4x", "A4W4KV4", "W4A8V4K4"})
+    EXPECT_FALSE(set_bits(bad, r).ok()) << bad;
+}
+
 TEST(CheckRecipe, NamesWhatDoesNotFit) {
   const ModelConfig config = value_of(parse_config(testing::config_json(), "test"));
   testing::expect_ok(check(value_of(recipe_by_name("balanced")), config));

@@ -157,8 +157,8 @@ class Cli : public ::testing::Test {
   std::string stories_, text_;
 };
 
-constexpr const char* kCommands[] = {"inspect", "probe", "rotate",   "quantize",
-                                     "eval",    "chat",  "generate", "completion"};
+constexpr const char* kCommands[] = {"inspect", "probe",    "rotate", "quantize",  "eval",
+                                     "compare", "generate", "chat",   "completion"};
 
 TEST_F(Cli, HelpShowsExamplesOfEveryCommand) {
   const Outcome all = run({"--help"});
@@ -181,7 +181,7 @@ TEST_F(Cli, HelpShowsExamplesOfEveryCommand) {
 
 TEST_F(Cli, WrongUsageIsStatus2) {
   expect_failure({}, 2, "subcommand");
-  expect_failure({"dance"}, 2, "subcommand");
+  expect_failure({"dance"}, 2, "no command \"dance\"; there are inspect, probe");
   expect_failure({"inspect"}, 2, "MODEL is required");
   expect_failure({"inspect", "x", "--frobnicate"}, 2, "--frobnicate");
   expect_failure({"eval", "x"}, 2, "--text is required");
@@ -280,6 +280,36 @@ TEST_F(Cli, TextOutputSaysTheProtocol) {
   for (const char* part : {"perplexity", "±", "llama.cpp: windows of 128", "in 2 windows", "peak"})
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part;
   EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos);  // colours only on a terminal
+}
+
+TEST_F(Cli, CompareMeasuresEachRecipeAtEachWidth) {
+  QUAROT_NEEDS(data_folder());
+  const Arguments compare = {"compare",  stories_,       "--text",    text_,
+                             "--window", "128",          "--recipes", "naive,quarot",
+                             "--bits",   "W4A4KV4,W8A8", "--seed",    "3"};
+  Arguments as_json = compare;
+  as_json.emplace_back("--json");
+  const Outcome outcome = run(as_json);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json result = json::parse(outcome.out);
+  std::vector<std::string> rows;
+  for (const json& row : result["results"])
+    rows.push_back(row["recipe"]["name"].get<std::string>() + " " + row["bits"].get<std::string>());
+  EXPECT_EQ(rows, (std::vector<std::string>{"float W16A16KV16", "naive W4A4KV4", "naive W8A8KV16",
+                                            "quarot W4A4KV4", "quarot W8A8KV16"}));
+  EXPECT_EQ(result["results"][0]["kl"], 0);
+  // A row is what eval says of the recipe in it.
+  std::ofstream(folder_ / "row.json") << result["results"][3]["recipe"];
+  const json alone = json::parse(
+      run(eval({"--json", "--against", "float", "--recipe", (folder_ / "row.json").string()})).out);
+  const json& row = result["results"][3];
+  for (const char* key : {"kl", "top1_agreement"})
+    EXPECT_NEAR(row[key].get<double>(), alone["against"][key].get<double>(), 1e-6) << key;
+  EXPECT_NEAR(row["perplexity"].get<double>(), alone["perplexity"].get<double>(), 1e-4);
+
+  const Outcome table = run(compare);
+  EXPECT_EQ(table.status, 0);
+  EXPECT_EQ(std::ranges::count(table.out.substr(0, table.out.find("tokens in")), '\n'), 6);
 }
 
 TEST_F(Cli, InspectAndProbeJson) {
