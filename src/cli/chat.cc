@@ -21,23 +21,12 @@ struct ChatOptions {
   std::vector<std::string> messages;
 };
 
-nlohmann::json template_variables(const Tokenizer& tokenizer) {
-  nlohmann::json variables = nlohmann::json::object();
-  if (tokenizer.bos()) variables["bos_token"] = tokenizer.token_bytes(*tokenizer.bos());
-  if (!tokenizer.end_tokens().empty()) {
-    variables["eos_token"] = tokenizer.token_bytes(tokenizer.end_tokens().front());
-  }
-  return variables;
-}
-
 class Conversation {
  public:
-  Conversation(const ChatOptions& options, const RunnableModel& runnable,
-               ChatTemplate chat_template, Progress& progress)
+  Conversation(const ChatOptions& options, const RunnableModel& runnable, Progress& progress)
       : options_(options),
         generation_(options.generation),
         runnable_(runnable),
-        template_(std::move(chat_template)),
         progress_(progress),
         session_(*runnable.backend, *runnable.tokenizer) {
     generation_.sampling.seed = options.recipe.seed().value_or(runnable.recipe.seed);
@@ -47,9 +36,7 @@ class Conversation {
   // One turn; an interrupted answer stays in the conversation as far as it came.
   Status say(const std::string& text) {
     messages_.push_back({"user", text});
-    QUAROT_ASSIGN_OR_RETURN(
-        const std::string prompt,
-        template_.render(messages_, true, template_variables(*runnable_.tokenizer)));
+    QUAROT_ASSIGN_OR_RETURN(const std::string prompt, render_chat(*runnable_.tokenizer, messages_));
     std::string answer;
     const auto on_text = [&](std::string_view piece) {
       answer += piece;
@@ -73,7 +60,6 @@ class Conversation {
   const ChatOptions& options_;
   GenerationOptions generation_;
   const RunnableModel& runnable_;
-  ChatTemplate template_;
   Progress& progress_;
   Session session_;
   std::vector<ChatMessage> messages_;
@@ -103,14 +89,12 @@ Status chat(const ChatOptions& options) {
   QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
                           open_runnable(options.model, options.recipe, progress));
   progress.clear();
-  const std::optional<std::string>& source = runnable.tokenizer->chat_template();
-  if (!source) {
+  if (!runnable.tokenizer->chat_template()) {
     return error(ErrorCode::kUnsupported,
                  "{}: this model carries no chat template; use quarot generate",
                  options.model.path);
   }
-  QUAROT_ASSIGN_OR_RETURN(ChatTemplate chat_template, ChatTemplate::parse(*source));
-  Conversation conversation(options, runnable, std::move(chat_template), progress);
+  Conversation conversation(options, runnable, progress);
   for (const std::string& message : options.messages)
     QUAROT_RETURN_IF_ERROR(conversation.say(message));
   if (!options.messages.empty()) return {};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "model/config.h"
@@ -36,6 +37,10 @@ struct Batch {
 class Backend {
  public:
   virtual ~Backend() = default;
+
+  // Held by whoever runs a batch, from embed() to logits(), and around add_ and drop_sequence(),
+  // where several threads share the backend.
+  std::mutex turn;
 
   virtual const ModelConfig& config() const = 0;
 

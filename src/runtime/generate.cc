@@ -62,34 +62,86 @@ class StopFilter {
 }  // namespace
 
 Session::Session(Backend& backend, const Tokenizer& tokenizer)
-    : backend_(&backend), tokenizer_(&tokenizer), sequence_(backend.add_sequence()) {}
+    : backend_(&backend), tokenizer_(&tokenizer), logits_(1, backend.config().vocab) {
+  const std::lock_guard lock(backend_->turn);
+  sequence_ = backend_->add_sequence();
+}
 
-Session::~Session() { backend_->drop_sequence(sequence_); }
+Session::~Session() {
+  const std::lock_guard lock(backend_->turn);
+  backend_->drop_sequence(sequence_);
+}
 
-Result<int64_t> Session::advance_to(const std::vector<Token>& text, int64_t chunk,
-                                    Progress& progress) {
-  const auto size = static_cast<int64_t>(text.size());
-  // LongRoPE turns a whole sequence by one list of frequencies: at the length where these change,
-  // what was cached under the others is of no use.
+int64_t Session::reusable(int64_t length) const {
   const RopeConfig& rope = backend_->config().rope;
-  if (&rope.frequencies(size) != &rope.frequencies(length_)) cached_.clear();
+  const bool same = &rope.frequencies(length) == &rope.frequencies(length_);
+  return same ? static_cast<int64_t>(cached_.size()) : 0;
+}
+
+Status Session::check_length(int64_t length) const {
+  const int64_t context = backend_->config().max_positions;
+  if (length <= context) return {};
+  return error(ErrorCode::kInvalidArgument, "{} tokens, but the model's context holds {}", length,
+               context);
+}
+
+Status Session::run(std::span<const Step> steps, MatrixRef logits) {
+  Batch batch;
+  for (const Step& step : steps) {
+    Session& session = *step.session;
+    const auto held = static_cast<int64_t>(session.cached_.size());
+    const auto more = static_cast<int64_t>(step.tokens.size());
+    QUAROT_RETURN_IF_ERROR(session.check_length(held + more));
+    const int64_t first_row = batch.rows();
+    const int64_t position = session.reusable(held + more);
+    batch.tokens.insert(batch.tokens.end(), session.cached_.begin() + position,
+                        session.cached_.end());
+    batch.tokens.insert(batch.tokens.end(), step.tokens.begin(), step.tokens.end());
+    batch.chunks.push_back({session.sequence_, first_row, batch.rows() - first_row, position});
+  }
+  if (steps.empty()) return {};
+  Backend& backend = *steps.front().session->backend_;
+  QUAROT_RETURN_IF_ERROR(check_batch(batch, backend.config()));
+  const std::lock_guard lock(backend.turn);
+  forward(backend, batch);
+  // Last rows that follow one another, as all do where each step is one token, go together.
+  const auto last_row = [&](int64_t s) {
+    const SequenceChunk& chunk = batch.chunks[static_cast<size_t>(s)];
+    return chunk.first_row + chunk.count - 1;
+  };
+  const auto count = static_cast<int64_t>(steps.size());
+  for (int64_t first = 0, end = 0; first < count; first = end) {
+    for (end = first + 1; end < count && last_row(end) == last_row(end - 1) + 1;) ++end;
+    backend.logits(last_row(first), end - first, logits.rows(first, end - first));
+  }
+  for (const Step& step : steps) {
+    std::vector<Token>& cached = step.session->cached_;
+    cached.insert(cached.end(), step.tokens.begin(), step.tokens.end());
+    step.session->length_ = static_cast<int64_t>(cached.size());
+  }
+  return {};
+}
+
+Status Session::advance_to(const std::vector<Token>& text, int64_t chunk, Progress& progress) {
+  const auto size = static_cast<int64_t>(text.size());
+  cached_.resize(static_cast<size_t>(reusable(size)));
   length_ = size;
   const auto same = std::ranges::mismatch(cached_, text).in1 - cached_.begin();
   // The last token is always run: its logits are what comes next.
   const auto begin = std::min<int64_t>(same, size - 1);
   cached_.resize(static_cast<size_t>(begin));
-  int64_t last_row = 0;
   for (int64_t done = begin; done < size; done += chunk) {
     QUAROT_RETURN_IF_ERROR(progress.check());
     const int64_t count = std::min<int64_t>(chunk, size - done);
     const Batch batch{{text.begin() + done, text.begin() + done + count},
                       {{sequence_, 0, count, done, size}}};
     QUAROT_RETURN_IF_ERROR(check_batch(batch, backend_->config()));
+    const std::lock_guard lock(backend_->turn);
     forward(*backend_, batch);
     cached_.insert(cached_.end(), batch.tokens.begin(), batch.tokens.end());
-    last_row = count - 1;
+    if (done + count == size) backend_->logits(count - 1, 1, logits_);
   }
-  return last_row;
+  return {};
 }
 
 Result<Generation> Session::generate(const std::vector<Token>& prompt,
@@ -104,15 +156,12 @@ Result<Generation> Session::generate(const std::vector<Token>& prompt,
   }
   if (prompt.empty())
     return error(ErrorCode::kInvalidArgument, "the prompt is empty; expected one token or more");
-  if (static_cast<int64_t>(prompt.size()) > context) {
-    return error(ErrorCode::kInvalidArgument,
-                 "the prompt has {} tokens, but the model's context holds {}", prompt.size(),
-                 context);
-  }
+  const Status fits = check_length(static_cast<int64_t>(prompt.size()));
+  if (!fits.ok()) return fits.error().with_context("the prompt");
   Generation result;
   const auto start = std::chrono::steady_clock::now();
   const int64_t chunk = std::max<int64_t>(options.prefill_chunk, 1);
-  QUAROT_ASSIGN_OR_RETURN(int64_t row, advance_to(prompt, chunk, progress));
+  QUAROT_RETURN_IF_ERROR(advance_to(prompt, chunk, progress));
   result.prefill_seconds = seconds_since(start);
 
   const auto decode_start = std::chrono::steady_clock::now();
@@ -120,7 +169,6 @@ Result<Generation> Session::generate(const std::vector<Token>& prompt,
   StreamDecoder decoder(*tokenizer_);
   StopFilter filter(options.stop);
   std::vector<Token> history = prompt;
-  Matrix logits(1, backend_->config().vocab);
   const auto emit = [&](const std::string& text) {
     if (text.empty()) return;
     result.text += text;
@@ -128,8 +176,7 @@ Result<Generation> Session::generate(const std::vector<Token>& prompt,
   };
   while (true) {
     if (static_cast<int64_t>(result.tokens.size()) >= options.max_tokens) break;
-    backend_->logits(row, 1, logits);
-    const Token token = sampler.sample(logits.row(0), history);
+    const Token token = sampler.sample(logits_.row(0), history);
     if (!options.ignore_end &&
         std::ranges::find(tokenizer_->end_tokens(), token) != tokenizer_->end_tokens().end()) {
       result.reason = StopReason::kEndToken;
@@ -147,7 +194,7 @@ Result<Generation> Session::generate(const std::vector<Token>& prompt,
       break;
     }
     if (static_cast<int64_t>(result.tokens.size()) == options.max_tokens) break;
-    QUAROT_ASSIGN_OR_RETURN(row, advance_to(history, chunk, progress));
+    QUAROT_RETURN_IF_ERROR(advance_to(history, chunk, progress));
   }
   if (!filter.stopped()) {
     emit(filter.push(decoder.finish()));

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "runtime/simulated_backend.h"
 #include "support/synthetic.h"
 
@@ -198,6 +200,53 @@ TEST(Session, ComputesOnlyWhatTheCacheDoesNotHold) {
   EXPECT_EQ(turn({5}), 2);
 }
 
+// Steps of several sessions in one batch are what each computes alone.
+TEST(Session, StepsInOneBatchEqualEachAlone) {
+  const Model model = testing::random_model(testing::config_json(), 6);
+  const PieceTokenizer tokenizer = testing::byte_tokenizer(96);
+  SimulatedBackend backend(model, {});
+  constexpr int64_t kLengths[][2] = {{5, 1}, {1, 1}, {1, 4}, {7, 1}};  // tokens of two rounds
+  std::deque<Session> together;
+  std::deque<Session> alone;
+  for (size_t s = 0; s < std::size(kLengths); ++s) {
+    together.emplace_back(backend, tokenizer);
+    alone.emplace_back(backend, tokenizer);
+  }
+  for (size_t round = 0; round < 2; ++round) {
+    std::vector<std::vector<Token>> tokens;
+    std::vector<Session::Step> steps;
+    for (size_t s = 0; s < together.size(); ++s)
+      tokens.push_back(testing::random_tokens(kLengths[s][round], 96, 10 * round + s));
+    for (size_t s = 0; s < together.size(); ++s) steps.push_back({&together[s], tokens[s]});
+    Matrix logits(std::ssize(steps), 96);
+    testing::expect_ok(Session::run(steps, logits));
+    for (size_t s = 0; s < alone.size(); ++s) {
+      Matrix expected(1, 96);
+      const Session::Step step{&alone[s], tokens[s]};
+      testing::expect_ok(Session::run(std::span(&step, 1), expected));
+      EXPECT_EQ(alone[s].tokens(), together[s].tokens());
+      for (int64_t i = 0; i < 96; ++i)
+        EXPECT_NEAR(logits(static_cast<int64_t>(s), i), expected(0, i), 1e-5) << "step " << s;
+    }
+  }
+}
+
+TEST(Session, RefusedStepsChangeNothing) {
+  const Model model = testing::random_model(testing::config_json(), 6);
+  const PieceTokenizer tokenizer = testing::byte_tokenizer(96);
+  SimulatedBackend backend(model, {});
+  Session session(backend, tokenizer);
+  Matrix logits(1, 96);
+  for (const std::vector<Token>& bad :
+       {std::vector<Token>{}, {1, 96}, std::vector<Token>(513, 1)}) {
+    const Session::Step step{&session, bad};
+    const Status status = Session::run(std::span(&step, 1), logits);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(session.tokens().empty());
+  }
+}
+
 class StopAfter final : public Progress {
  public:
   explicit StopAfter(int checks) : left_(checks) {}
@@ -278,6 +327,7 @@ TEST(Session, LongRopeDoesNotDependOnHowASequenceGrew) {
   Session session(backend, tokenizer);
   const auto grown = value_of(session.generate(prompt, options, on_text, progress)).tokens;
   options.max_tokens = 1;
+  EXPECT_EQ(value_of(session.generate(prompt, options, on_text, progress)).tokens[0], grown[0]);
   options.prefill_chunk = 7;
   std::vector<Token> text = prompt;
   for (const Token token : grown) {

@@ -5,8 +5,13 @@
 
 namespace quarot {
 
+Execution best_execution(const Model& model, const Precision& precision) {
+  return PackedBackend::check(model, precision).ok() ? Execution::kPacked : Execution::kSimulated;
+}
+
 Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& precision,
                                               Execution execution) {
+  if (execution == Execution::kAutomatic) execution = best_execution(model, precision);
   if (execution == Execution::kPacked) {
     Result<std::unique_ptr<PackedBackend>> packed =
         PackedBackend::create(std::move(model), precision);

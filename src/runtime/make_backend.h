@@ -1,18 +1,15 @@
 // Which backend runs a model.
 #pragma once
 
-#include <memory>
-
 #include "model/model.h"
+#include "quarot/execution.h"
 #include "runtime/backend.h"
 #include "runtime/precision.h"
 
 namespace quarot {
 
-enum class Execution {
-  kSimulated,  // float32, quantisers simulated: any recipe
-  kPacked,     // integers: the recipes that have a packed form
-};
+// What Execution::kAutomatic means for this model.
+Execution best_execution(const Model& model, const Precision& precision);
 
 Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& precision,
                                               Execution execution);

@@ -43,20 +43,12 @@ Result<cpu::PackedWeight> pack_together(Layer& layer, std::initializer_list<Role
   return cpu::pack_weight(first.quant.bits, values.view(), scales, bias);
 }
 
-Status check_packable(const Model& model, const Precision& precision) {
-  for (const Layer& layer : model.layers) {
-    for (const Linear& linear : layer.linears) {
-      if (!linear.quantized || !linear.quantized->quant.symmetric) {
-        return error(ErrorCode::kUnsupported, "packed weights are symmetric, of 4 or 8 bits");
-      }
-    }
-  }
-  const ActivationQuant& a = precision.activations;
-  if (!a.enabled() || !a.symmetric) {
-    return error(ErrorCode::kUnsupported,
-                 "packed weights are multiplied with symmetric activations of 2 to 8 bits");
-  }
-  return {};
+Status check_fast(const std::optional<Orthogonal>& transform, const char* what) {
+  if (!transform || transform->is_identity()) return {};
+  const std::optional<Orthogonal::Fast> fast = transform->fast();
+  if (fast && fast->signs.empty()) return {};
+  return error(ErrorCode::kUnsupported,
+               "the transform of the {} is no fast Hadamard: such a model runs simulated", what);
 }
 
 int cache_bits(const CacheQuant& quant) { return quant.enabled() ? quant.bits : 32; }
@@ -73,42 +65,59 @@ PackedBackend::PackedBackend(const ModelConfig& config, const Precision& precisi
                              const CacheLayout& layout)
     : config_(config), precision_(precision), cache_(layout, config.layers * config.kv_heads) {}
 
+Status PackedBackend::check(const Model& model, const Precision& precision) {
+  for (const Layer& layer : model.layers) {
+    for (const Linear& linear : layer.linears) {
+      if (!linear.quantized || !linear.quantized->quant.symmetric ||
+          (linear.quantized->quant.bits != 4 && linear.quantized->quant.bits != 8)) {
+        return error(ErrorCode::kUnsupported, "packed weights are symmetric, of 4 or 8 bits");
+      }
+    }
+  }
+  const ActivationQuant& a = precision.activations;
+  if (!a.enabled() || !a.symmetric) {
+    return error(ErrorCode::kUnsupported,
+                 "packed weights are multiplied with symmetric activations of 2 to 8 bits");
+  }
+  const OnlineTransforms& online = model.online;
+  QUAROT_RETURN_IF_ERROR(check_fast(online.norm_output, "norm outputs"));
+  QUAROT_RETURN_IF_ERROR(check_fast(online.heads, "attention output"));
+  QUAROT_RETURN_IF_ERROR(check_fast(online.query_key, "queries and keys"));
+  QUAROT_RETURN_IF_ERROR(check_fast(online.ffn, "FFN"));
+  return cpu::check(layout_of(model.config, precision));
+}
+
 Result<std::unique_ptr<PackedBackend>> PackedBackend::create(Model model,
                                                              const Precision& precision) {
-  QUAROT_RETURN_IF_ERROR(check_packable(model, precision));
+  QUAROT_RETURN_IF_ERROR(check(model, precision));
   const CacheLayout layout = layout_of(model.config, precision);
-  QUAROT_RETURN_IF_ERROR(cpu::check(layout));
   std::unique_ptr<PackedBackend> backend(new PackedBackend(model.config, precision, layout));
   QUAROT_ASSIGN_OR_RETURN(backend->kernels_, cpu::kernels());
   QUAROT_RETURN_IF_ERROR(backend->pack(model));
   return backend;
 }
 
-Result<std::unique_ptr<PackedBackend::OnlineHadamard>> PackedBackend::online(
-    const std::optional<Orthogonal>& transform, const char* what) {
-  if (!transform || transform->is_identity()) return std::unique_ptr<OnlineHadamard>();
-  const std::optional<Orthogonal::Fast> fast = transform->fast();
-  if (!fast || !fast->signs.empty()) {
-    return error(ErrorCode::kUnsupported,
-                 "the transform of the {} is no fast Hadamard: such a model runs simulated", what);
-  }
+std::unique_ptr<PackedBackend::OnlineHadamard> PackedBackend::online(
+    const std::optional<Orthogonal>& transform) {
+  if (!transform || transform->is_identity()) return nullptr;
   auto hadamard = std::make_unique<OnlineHadamard>();
-  const HadamardPlan& plan = *fast->plan;
+  const Orthogonal::Fast fast = *transform->fast();
+  const HadamardPlan& plan = *fast.plan;
   // Kernels take the factor as ±1 and scale once at the end.
   const double unit = plan.is_hadamard ? std::sqrt(static_cast<double>(plan.m)) : 1.0;
   for (const double entry : plan.factor)
     hadamard->factor.push_back(static_cast<float>(std::round(entry * unit * 0x1p20) * 0x1p-20));
   const double scale = 1 / (std::sqrt(std::ldexp(1.0, plan.log2)) * unit);
-  hadamard->task = {plan.m, plan.log2, fast->inner, hadamard->factor.data(),
+  hadamard->task = {plan.m, plan.log2, fast.inner, hadamard->factor.data(),
                     static_cast<float>(scale)};
   return hadamard;
 }
 
 Status PackedBackend::pack(Model& model) {
-  QUAROT_ASSIGN_OR_RETURN(norm_output_, online(model.online.norm_output, "norm outputs"));
-  QUAROT_ASSIGN_OR_RETURN(heads_, online(model.online.heads, "attention output"));
-  QUAROT_ASSIGN_OR_RETURN(query_key_, online(model.online.query_key, "queries and keys"));
-  QUAROT_ASSIGN_OR_RETURN(ffn_, online(model.online.ffn, "FFN"));
+  norm_output_ = online(model.online.norm_output);
+  heads_ = online(model.online.heads);
+  query_key_ = online(model.online.query_key);
+  ffn_ = online(model.online.ffn);
   embedding_ = std::move(model.embedding);
   lm_head_ = std::move(model.lm_head);
   final_norm_ = std::move(model.final_norm);

@@ -16,8 +16,11 @@ namespace quarot {
 
 class PackedBackend final : public Backend {
  public:
-  // Packs the weights for the kernels and keeps of the model what else it needs. kUnsupported,
-  // saying what, for a model or a precision that has no packed form: such a one runs simulated.
+  // kUnsupported, saying what, for a model or a precision that has no packed form: such a one runs
+  // simulated.
+  static Status check(const Model& model, const Precision& precision);
+
+  // Packs the weights for the kernels and keeps of the model what else it needs.
   static Result<std::unique_ptr<PackedBackend>> create(Model model, const Precision& precision);
 
   const ModelConfig& config() const override { return config_; }
@@ -58,8 +61,7 @@ class PackedBackend final : public Backend {
 
   PackedBackend(const ModelConfig& config, const Precision& precision, const CacheLayout& layout);
   Status pack(Model& model);
-  static Result<std::unique_ptr<OnlineHadamard>> online(const std::optional<Orthogonal>& transform,
-                                                        const char* what);
+  static std::unique_ptr<OnlineHadamard> online(const std::optional<Orthogonal>& transform);
   RowTask row_task(int64_t rows, int64_t width) const;
   void quantize(RowTask task, const cpu::PackedWeight& reader, QuantizedBuffer& buffer);
   int64_t page_offset(int64_t layer) const;

@@ -1,11 +1,13 @@
-#include "runtime/sampler.h"
+#include "quarot/sampler.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <unordered_set>
+#include <vector>
 
 #include "base/error.h"
+#include "base/random.h"
 
 namespace quarot {
 
@@ -23,54 +25,74 @@ Status check(const SamplingOptions& o) {
   return {};
 }
 
+struct Sampler::State {
+  explicit State(const SamplingOptions& o) : options(o), random(o.seed, "sampling") {}
+
+  Token sample(std::span<const float> logits, std::span<const Token> history);
+
+  SamplingOptions options;
+  Random random;
+  std::vector<float> scores;      // after penalties
+  std::vector<Token> candidates;  // likeliest first
+};
+
+Sampler::Sampler(const SamplingOptions& options) : state_(std::make_unique<State>(options)) {}
+Sampler::Sampler(Sampler&&) noexcept = default;
+Sampler& Sampler::operator=(Sampler&&) noexcept = default;
+Sampler::~Sampler() = default;
+
 Token Sampler::sample(std::span<const float> logits, std::span<const Token> history) {
-  logits_.assign(logits.begin(), logits.end());
-  if (options_.repeat_penalty != 1) {
-    const auto recent = history.last(std::min(
-        history.size(), static_cast<size_t>(std::max<int64_t>(options_.repeat_window, 0))));
+  return state_->sample(logits, history);
+}
+
+Token Sampler::State::sample(std::span<const float> logits, std::span<const Token> history) {
+  scores.assign(logits.begin(), logits.end());
+  if (options.repeat_penalty != 1) {
+    const auto recent = history.last(
+        std::min(history.size(), static_cast<size_t>(std::max<int64_t>(options.repeat_window, 0))));
     for (const Token token : std::unordered_set<Token>(recent.begin(), recent.end())) {
-      float& logit = logits_[static_cast<size_t>(token)];
-      logit = logit > 0 ? logit / options_.repeat_penalty : logit * options_.repeat_penalty;
+      float& logit = scores[static_cast<size_t>(token)];
+      logit = logit > 0 ? logit / options.repeat_penalty : logit * options.repeat_penalty;
     }
   }
-  if (options_.temperature == 0) {
-    return static_cast<Token>(std::ranges::max_element(logits_) - logits_.begin());
+  if (options.temperature == 0) {
+    return static_cast<Token>(std::ranges::max_element(scores) - scores.begin());
   }
 
-  candidates_.resize(logits_.size());
-  std::iota(candidates_.begin(), candidates_.end(), 0);
+  candidates.resize(scores.size());
+  std::iota(candidates.begin(), candidates.end(), 0);
   const auto likelier = [&](Token a, Token b) {
-    const float la = logits_[static_cast<size_t>(a)];
-    const float lb = logits_[static_cast<size_t>(b)];
+    const float la = scores[static_cast<size_t>(a)];
+    const float lb = scores[static_cast<size_t>(b)];
     return la != lb ? la > lb : a < b;
   };
-  const size_t keep = options_.top_k > 0
-                          ? std::min(static_cast<size_t>(options_.top_k), candidates_.size())
-                          : candidates_.size();
-  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(keep),
-                    candidates_.end(), likelier);
-  candidates_.resize(keep);
+  const size_t keep = options.top_k > 0
+                          ? std::min(static_cast<size_t>(options.top_k), candidates.size())
+                          : candidates.size();
+  std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(keep),
+                    candidates.end(), likelier);
+  candidates.resize(keep);
 
   std::vector<double> weight(keep);
   double total = 0;
   for (size_t i = 0; i < keep; ++i) {
-    const double shifted = double{logits_[static_cast<size_t>(candidates_[i])]} -
-                           logits_[static_cast<size_t>(candidates_[0])];
-    weight[i] = std::exp(shifted / options_.temperature);
+    const double shifted = double{scores[static_cast<size_t>(candidates[i])]} -
+                           scores[static_cast<size_t>(candidates[0])];
+    weight[i] = std::exp(shifted / options.temperature);
     total += weight[i];
   }
   size_t kept = 0;
   double mass = 0;
-  while (kept < keep && (kept == 0 || (mass < options_.top_p * total &&
-                                       weight[kept] >= options_.min_p * weight[0]))) {
+  while (kept < keep && (kept == 0 || (mass < options.top_p * total &&
+                                       weight[kept] >= options.min_p * weight[0]))) {
     mass += weight[kept++];
   }
-  double target = random_.uniform() * mass;
+  double target = random.uniform() * mass;
   for (size_t i = 0; i < kept; ++i) {
     target -= weight[i];
-    if (target < 0) return candidates_[i];
+    if (target < 0) return candidates[i];
   }
-  return candidates_[kept - 1];
+  return candidates[kept - 1];
 }
 
 }  // namespace quarot

@@ -1,5 +1,5 @@
 // What is drawn, against probabilities worked out by hand.
-#include "runtime/sampler.h"
+#include "quarot/sampler.h"
 
 #include <gtest/gtest.h>
 

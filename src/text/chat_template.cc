@@ -66,4 +66,19 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& messages,
   return text;
 }
 
+Result<std::string> render_chat(const Tokenizer& tokenizer,
+                                const std::vector<ChatMessage>& messages) {
+  if (!tokenizer.chat_template()) {
+    return error(ErrorCode::kUnsupported,
+                 "this model carries no chat template: give it a prompt to continue instead");
+  }
+  QUAROT_ASSIGN_OR_RETURN(const ChatTemplate chat_template,
+                          ChatTemplate::parse(*tokenizer.chat_template()));
+  nlohmann::ordered_json variables = nlohmann::ordered_json::object();
+  if (tokenizer.bos()) variables["bos_token"] = tokenizer.token_bytes(*tokenizer.bos());
+  if (!tokenizer.end_tokens().empty())
+    variables["eos_token"] = tokenizer.token_bytes(tokenizer.end_tokens().front());
+  return chat_template.render(messages, true, variables);
+}
+
 }  // namespace quarot

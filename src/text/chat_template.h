@@ -10,13 +10,10 @@
 #include <vector>
 
 #include "quarot/status.h"
+#include "quarot/text.h"
+#include "text/tokenizer.h"
 
 namespace quarot {
-
-struct ChatMessage {
-  std::string role;  // "system", "user", "assistant", "tool"
-  std::string content;
-};
 
 class ChatTemplate {
  public:
@@ -44,5 +41,10 @@ class ChatTemplate {
   explicit ChatTemplate(std::unique_ptr<Program> program);
   std::unique_ptr<Program> program_;
 };
+
+// The prompt for the assistant's next message, by the template the tokenizer carries; kUnsupported
+// where it carries none.
+Result<std::string> render_chat(const Tokenizer& tokenizer,
+                                const std::vector<ChatMessage>& messages);
 
 }  // namespace quarot

@@ -11,12 +11,11 @@
 #include <vector>
 
 #include "quarot/status.h"
+#include "quarot/text.h"
 
 namespace quarot {
 
 class GgufFile;
-
-using Token = int32_t;
 
 class Tokenizer {
  public:

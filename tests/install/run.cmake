@@ -1,5 +1,6 @@
 # Installs the build into an empty folder, builds the program beside this file against it, and runs
-# both. Needs: BUILD (the build folder), VERSION, COMPILER, FLAGS.
+# both; likewise the example, where there is a MODEL to run it on. Needs: BUILD (the build folder),
+# VERSION, COMPILER, FLAGS.
 set(prefix ${BUILD}/install-test/prefix)
 set(program ${BUILD}/install-test/program)
 file(REMOVE_RECURSE ${BUILD}/install-test)
@@ -21,6 +22,12 @@ run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${program} -G Ninja -D CMAK
 run(${CMAKE_COMMAND} --build ${program})
 expect_version(${program}/uses_quarot)
 expect_version(${prefix}/bin/quarot --version)
+if(EXISTS "${MODEL}")
+  run(${program}/quarot_generate ${MODEL} "Once upon a time")
+  if(NOT output MATCHES "^, there was a.*\n- One day.*\n- The old man.*\n- In the garden.*\n$")
+    message(FATAL_ERROR "The example printed \"${output}\"")
+  endif()
+endif()
 foreach(file IN ITEMS bash-completion/completions/quarot zsh/site-functions/_quarot)
   file(STRINGS ${prefix}/share/${file} names REGEX "inspect.* eval ")
   if(NOT names)

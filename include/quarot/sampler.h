@@ -2,12 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <vector>
 
-#include "base/random.h"
 #include "quarot/status.h"
-#include "text/tokenizer.h"
+#include "quarot/text.h"
 
 namespace quarot {
 
@@ -24,21 +23,23 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
+// kInvalidArgument, naming the option that is out of range.
 Status check(const SamplingOptions& options);
 
+// One stream of random numbers: one sampler a sequence. The options must have passed check().
 class Sampler {
  public:
-  explicit Sampler(const SamplingOptions& options)
-      : options_(options), random_(options.seed, "sampling") {}
+  explicit Sampler(const SamplingOptions& options);
+  Sampler(Sampler&&) noexcept;
+  Sampler& operator=(Sampler&&) noexcept;
+  ~Sampler();
 
   // `history`: prompt and generation so far. Ties go to the lowest id.
   Token sample(std::span<const float> logits, std::span<const Token> history);
 
  private:
-  SamplingOptions options_;
-  Random random_;
-  std::vector<float> logits_;
-  std::vector<Token> candidates_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace quarot

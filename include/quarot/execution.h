@@ -1,0 +1,12 @@
+// How a quantised model is computed.
+#pragma once
+
+namespace quarot {
+
+enum class Execution {
+  kAutomatic,  // packed where the model has a packed form, else simulated
+  kPacked,     // integers
+  kSimulated,  // float32, quantisers simulated: any recipe
+};
+
+}  // namespace quarot
