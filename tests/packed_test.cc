@@ -104,6 +104,36 @@ TEST_P(Packed, NeitherBatchNorChunkNorThreadsChangeABit) {
   set_thread_count(threads);
 }
 
+// Two texts with a common beginning, which one of them computed.
+TEST_P(Packed, ForksChangeNoBit) {
+  QUAROT_NEEDS(data_folder());
+  const Recipe recipe = value_of(recipe_by_name("balanced"));
+  const auto backend =
+      value_of(make_backend(prepared(recipe), recipe.precision, Execution::kPacked));
+  const auto run = [&](int sequence, int64_t position, std::vector<Token> tokens) {
+    const auto rows = static_cast<int64_t>(tokens.size());
+    forward(*backend, {std::move(tokens), {{sequence, 0, rows, position}}});
+    Matrix out(1, original_.config.vocab);
+    backend->logits(rows - 1, 1, out);
+    return out;
+  };
+  const std::vector<Token> beginning(ids_.begin(), ids_.begin() + 20);
+  std::vector<Token> first = beginning;
+  std::vector<Token> second = beginning;
+  first.insert(first.end(), ids_.begin() + 20, ids_.begin() + 25);
+  second.insert(second.end(), ids_.begin() + 3, ids_.begin() + 9);
+  const Matrix alone_first = run(backend->add_sequence(), 0, first);
+  const Matrix alone_second = run(backend->add_sequence(), 0, second);
+  const int origin = backend->add_sequence();
+  run(origin, 0, beginning);
+  const int fork = backend->fork_sequence(origin, 20);
+  const Matrix forked = run(fork, 20, {second.begin() + 20, second.end()});
+  const Matrix went_on = run(origin, 20, {first.begin() + 20, first.end()});
+  // The float product with lm_head, oneDNN's, may differ by the number of rows; the rest may not.
+  EXPECT_LT(testing::relative_error(forked, alone_second), 1e-5);
+  EXPECT_LT(testing::relative_error(went_on, alone_first), 1e-5);
+}
+
 TEST_P(Packed, RefusesWhatHasNoPackedForm) {
   QUAROT_NEEDS(data_folder());
   Recipe recipe = value_of(recipe_by_name("quarot"));
@@ -119,27 +149,6 @@ INSTANTIATE_TEST_SUITE_P(Families, Packed, ::testing::ValuesIn(testing::kTinyMod
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
-
-TEST(PagedCache, FreedPagesAreUsedAgain) {
-  PagedCache cache({64, 4, 4, 1}, 6);
-  const int a = cache.add_sequence();
-  cache.reserve(a, 100);
-  const int64_t bytes = cache.bytes();
-  cache.drop_sequence(a);
-  cache.reserve(cache.add_sequence(), 100);
-  EXPECT_EQ(cache.bytes(), bytes);
-}
-
-TEST(PagedCache, MemoryIsBitsTimesElementsAndScales) {
-  const int64_t heads = 6;
-  for (const int bits : {2, 3, 4, 8}) {
-    PagedCache cache({128, bits, bits, 1}, heads);
-    cache.reserve(cache.add_sequence(), 3200);
-    // K and V: the elements, a float scale and a byte of zero a token and head.
-    const double least = 3200.0 * heads * 2 * (128.0 * bits / 8 + 4 + 1);
-    EXPECT_LT(static_cast<double>(cache.bytes()), 1.05 * least) << bits;
-  }
-}
 
 }  // namespace
 }  // namespace quarot

@@ -56,6 +56,10 @@ class Sequence {
 
   const std::vector<Token>& tokens() const;
 
+  // Another sequence that begins as this one: texts with a common beginning compute it once, and a
+  // packed model keeps it in memory once.
+  Sequence fork() const;
+
  private:
   friend class Engine;
   struct State;

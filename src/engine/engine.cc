@@ -74,6 +74,8 @@ Sequence::Sequence(Sequence&&) noexcept = default;
 Sequence& Sequence::operator=(Sequence&&) noexcept = default;
 Sequence::~Sequence() = default;
 
+Sequence Sequence::fork() const { return Sequence(std::make_unique<State>(*state_)); }
+
 const std::vector<Token>& Sequence::tokens() const { return state_->session.tokens(); }
 
 Engine::Engine(std::shared_ptr<State> state) : state_(std::move(state)) {}

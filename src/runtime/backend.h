@@ -46,6 +46,8 @@ class Backend {
 
   // A sequence's cache; ids are reused after drop_sequence().
   virtual int add_sequence() = 0;
+  // One that begins with the first `tokens` tokens another one holds.
+  virtual int fork_sequence(int sequence, int64_t tokens) = 0;
   virtual void drop_sequence(int sequence) = 0;
   virtual int64_t cache_bytes() const = 0;
 

@@ -67,6 +67,16 @@ Session::Session(Backend& backend, const Tokenizer& tokenizer)
   sequence_ = backend_->add_sequence();
 }
 
+Session::Session(const Session& other)
+    : backend_(other.backend_),
+      tokenizer_(other.tokenizer_),
+      cached_(other.cached_),
+      length_(other.length_),
+      logits_(other.logits_) {
+  const std::lock_guard lock(backend_->turn);
+  sequence_ = backend_->fork_sequence(other.sequence_, std::ssize(cached_));
+}
+
 Session::~Session() {
   const std::lock_guard lock(backend_->turn);
   backend_->drop_sequence(sequence_);

@@ -17,8 +17,9 @@ namespace quarot {
 class Session {
  public:
   Session(Backend& backend, const Tokenizer& tokenizer);
+  // A fork: begins with what the other holds, and shares its memory where the cache is paged.
+  Session(const Session& other);
   ~Session();
-  Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   // The tokens whose keys and values the cache holds.

@@ -26,6 +26,7 @@ class ScriptedBackend final : public Backend {
   }
   const ModelConfig& config() const override { return config_; }
   int add_sequence() override { return 0; }
+  int fork_sequence(int, int64_t) override { return 0; }
   void drop_sequence(int) override {}
   int64_t cache_bytes() const override { return 0; }
   void embed(const Batch& batch) override {
@@ -227,6 +228,34 @@ TEST(Session, StepsInOneBatchEqualEachAlone) {
       EXPECT_EQ(alone[s].tokens(), together[s].tokens());
       for (int64_t i = 0; i < 96; ++i)
         EXPECT_NEAR(logits(static_cast<int64_t>(s), i), expected(0, i), 1e-5) << "step " << s;
+    }
+  }
+}
+
+// A fork and its origin go on as two sessions that never met.
+TEST(Session, ForksGoOnAlone) {
+  const Model model = testing::random_model(testing::config_json(), 7);
+  const PieceTokenizer tokenizer = testing::byte_tokenizer(96);
+  NoProgress progress;
+  const auto on_text = [](std::string_view) {};
+  SimulatedBackend backend(model, {});
+  Session origin(backend, tokenizer);
+  std::vector<Token> text = testing::random_tokens(30, 96, 8);
+  GenerationOptions options;
+  options.max_tokens = 8;
+  (void)value_of(origin.generate(text, options, on_text, progress));
+  Session fork(origin);
+  std::vector<Token> other = text;
+  other.resize(20);
+  text.push_back(1);
+  other.push_back(2);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (auto [session, tokens] : {std::pair(&origin, &text), std::pair(&fork, &other)}) {
+      SimulatedBackend fresh_backend(model, {});
+      Session fresh(fresh_backend, tokenizer);
+      const auto said = value_of(session->generate(*tokens, options, on_text, progress)).tokens;
+      EXPECT_EQ(said, value_of(fresh.generate(*tokens, options, on_text, progress)).tokens);
+      tokens->insert(tokens->end(), said.begin(), said.end());
     }
   }
 }

@@ -150,7 +150,8 @@ void PackedBackend::embed(const Batch& batch) {
   fill_rope_tables(config_.rope, batch, cos_, sin_);
   places_.clear();
   for (const SequenceChunk& chunk : batch.chunks) {
-    std::byte* const* pages = cache_.reserve(chunk.sequence, chunk.position + chunk.count);
+    std::byte* const* pages =
+        cache_.reserve(chunk.sequence, chunk.position, chunk.position + chunk.count);
     for (int64_t i = 0; i < chunk.count; ++i) places_.push_back({pages, chunk.position + i});
   }
 }

@@ -25,6 +25,9 @@ class PackedBackend final : public Backend {
 
   const ModelConfig& config() const override { return config_; }
   int add_sequence() override { return cache_.add_sequence(); }
+  int fork_sequence(int sequence, int64_t tokens) override {
+    return cache_.fork_sequence(sequence, tokens);
+  }
   void drop_sequence(int sequence) override { cache_.drop_sequence(sequence); }
   int64_t cache_bytes() const override { return cache_.bytes(); }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "kernels/cache_task.h"
@@ -18,11 +19,13 @@ class PagedCache {
   const CacheLayout& layout() const { return layout_; }
 
   int add_sequence();
-  void drop_sequence(int sequence);  // its pages become free for others
+  int fork_sequence(int sequence, int64_t tokens);  // one that shares the pages of the first tokens
+  void drop_sequence(int sequence);                 // its pages become free for others
 
-  // Gives the sequence pages for its first `tokens` tokens. The returned pointers stay valid until
-  // the next call for the same sequence.
-  std::byte* const* reserve(int sequence, int64_t tokens);
+  // Gives the sequence pages for its first `tokens` tokens, its own from the one that holds
+  // `position` on: what it writes there no other sequence sees. The returned pointers stay valid
+  // until the next call for the same sequence.
+  std::byte* const* reserve(int sequence, int64_t position, int64_t tokens);
 
   int64_t bytes() const {
     return static_cast<int64_t>(pages_.size()) * page_bytes_;
@@ -34,11 +37,13 @@ class PagedCache {
     std::vector<std::byte*> pages;
   };
   std::byte* take_page();
+  void release(std::byte* page);
 
   CacheLayout layout_;
   int64_t page_bytes_;
   std::vector<std::unique_ptr<std::byte[], void (*)(std::byte*)>> pages_;
   std::vector<std::byte*> free_;
+  std::unordered_map<std::byte*, int> sharers_;  // sequences that hold a page beside the first
   std::vector<Sequence> sequences_;
 };
 

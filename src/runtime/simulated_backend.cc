@@ -42,6 +42,12 @@ int SimulatedBackend::add_sequence() {
   return static_cast<int>(slot - sequences_.begin());
 }
 
+int SimulatedBackend::fork_sequence(int sequence, int64_t) {
+  const int fork = add_sequence();
+  sequences_[static_cast<size_t>(fork)] = sequences_[static_cast<size_t>(sequence)];
+  return fork;
+}
+
 void SimulatedBackend::drop_sequence(int sequence) {
   sequences_[static_cast<size_t>(sequence)] = Sequence();
 }

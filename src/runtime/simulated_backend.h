@@ -38,6 +38,7 @@ class SimulatedBackend final : public Backend {
 
   const ModelConfig& config() const override { return model_->config; }
   int add_sequence() override;
+  int fork_sequence(int sequence, int64_t tokens) override;
   void drop_sequence(int sequence) override;
   int64_t cache_bytes() const override;
 
