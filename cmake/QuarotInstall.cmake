@@ -11,7 +11,6 @@ configure_package_config_file(cmake/quarotConfig.cmake.in quarotConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(quarotConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/quarotConfig.cmake ${PROJECT_BINARY_DIR}/quarotConfigVersion.cmake
-              cmake/FindOneDNN.cmake
         DESTINATION ${package_dir})
 
 # The program writes its own completions.

@@ -1,5 +1,4 @@
-// Data parallelism over the one OpenMP pool that the float GEMM library uses too, so that no two
-// pools fight for the cores.
+// Data parallelism over one OpenMP pool.
 #pragma once
 
 #include <cstdint>

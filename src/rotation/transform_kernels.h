@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/vector_width.h"
+
 namespace quarot {
 
 template <typename T>
@@ -24,16 +26,11 @@ struct TransformKernels {
                   const T* x, T* y);
 };
 
-enum class VectorWidth { kBaseline, kAvx2, kAvx512 };
-
-// True where this build has loops of that width and this machine can run them.
-bool available(VectorWidth width);
-
 // T is float or double; the width must be available.
 template <typename T>
 TransformKernels<T> transform_kernels(VectorWidth width);
 
-// The widest available.
+// Of vector_width().
 template <typename T>
 TransformKernels<T> transform_kernels();
 
