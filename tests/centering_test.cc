@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "eval/perplexity.h"
-#include "recipe/quantize.h"
+#include "support/quantized.h"
 #include "support/synthetic.h"
 
 namespace quarot {
@@ -32,13 +32,12 @@ double divergence(const Model& model, const char* rotations, Centering center) {
   NoProgress progress;
   Recipe recipe = value_of(recipe_by_name("quarot"));
   testing::expect_ok(set_rotations(rotations, recipe.transforms));
+  recipe.weights.bits = kFloatBits;
   recipe.center = center;
   std::vector<std::vector<Token>> calibration;
   for (uint64_t seed = 0; seed < 4; ++seed)
     calibration.push_back(testing::random_tokens(kWindow, model.config.vocab, seed));
-  Model moved = model;
-  testing::expect_ok(transform_model(
-      recipe, value_of(collect_statistics(model, calibration, progress)), moved, progress));
+  const Model moved = testing::quantized(recipe, model, calibration);
   Precision precision;  // K and V alone
   precision.keys.bits = precision.values.bits = 4;
   SimulatedBackend backend(moved, precision);

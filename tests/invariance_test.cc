@@ -2,8 +2,7 @@
 // round-off.
 #include <gtest/gtest.h>
 
-#include "recipe/quantize.h"
-#include "support/model.h"
+#include "support/quantized.h"
 
 namespace quarot {
 namespace {
@@ -22,15 +21,8 @@ Recipe unquantized(const char* name) {
 // The relative logit error of the model moved into the recipe's bases, calibrated on the tokens
 // themselves.
 double logit_error(const Model& model, const Recipe& recipe, const std::vector<Token>& ids) {
-  NoProgress progress;
-  const Matrix before = testing::logits_of(model, ids);
-  std::vector<LayerStatistics> statistics;
-  if (recipe.calibrates())
-    statistics =
-        value_of(collect_statistics(model, std::vector<std::vector<Token>>{ids}, progress));
-  Model moved = model;
-  testing::expect_ok(transform_model(recipe, statistics, moved, progress));
-  return testing::relative_error(testing::logits_of(moved, ids), before);
+  return testing::relative_error(testing::logits_of(testing::quantized(recipe, model, {ids}), ids),
+                                 testing::logits_of(model, ids));
 }
 
 class Invariance : public ::testing::TestWithParam<const char*> {
@@ -77,9 +69,7 @@ TEST_P(Invariance, OfEachRotationAlone) {
 // The rotation must do something: leaving its inverse out of one weight must show.
 TEST_P(Invariance, IsLostWhenOneWeightIsLeftOut) {
   QUAROT_NEEDS(data_folder());
-  NoProgress progress;
-  Model moved = model_;
-  testing::expect_ok(transform_model(unquantized("quarot"), {}, moved, progress));
+  Model moved = testing::quantized(unquantized("quarot"), model_);
   moved.layers[0][Role::kDown].weight = model_.layers[0][Role::kDown].weight;
   EXPECT_GT(
       testing::relative_error(testing::logits_of(moved, ids_), testing::logits_of(model_, ids_)),

@@ -29,13 +29,13 @@ struct Finding {
 };
 
 Result<std::vector<Token>> probe_tokens(const ProbeOptions& options, const OpenModel& open,
-                                        const Model& model, Progress& progress) {
+                                        Progress& progress) {
   Recipe recipe;
   recipe.calibration_tokens = options.tokens;
   const std::optional<std::filesystem::path> text =
       options.text.empty() ? std::nullopt : std::optional<std::filesystem::path>(options.text);
-  QUAROT_ASSIGN_OR_RETURN(auto windows,
-                          calibration_windows(recipe, model, *open.tokenizer, text, progress));
+  QUAROT_ASSIGN_OR_RETURN(
+      auto windows, calibration_windows(recipe, *open.checkpoint, *open.tokenizer, text, progress));
   return std::move(windows.front());
 }
 
@@ -47,8 +47,7 @@ Result<Finding> probe(const ProbeOptions& options, Progress& progress) {
   QUAROT_ASSIGN_OR_RETURN(
       const PreparedModel original,
       prepare_model(*open.checkpoint, *open.tokenizer, Recipe(), std::nullopt, progress));
-  QUAROT_ASSIGN_OR_RETURN(const std::vector<Token> tokens,
-                          probe_tokens(options, open, original.model, progress));
+  QUAROT_ASSIGN_OR_RETURN(const std::vector<Token> tokens, probe_tokens(options, open, progress));
   Finding finding;
   finding.tokens = static_cast<int64_t>(tokens.size());
   QUAROT_ASSIGN_OR_RETURN(finding.before, measure_sites(original.model, tokens, progress));

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "cli/common.h"
 #include "cli/model_input.h"
 #include "recipe/artifact.h"
@@ -52,7 +53,8 @@ Status write(const WriteOptions& options) {
     print_json({{"output", options.output},
                 {"recipe", recipe},
                 {"bytes", written->bytes},
-                {"resumed_layers", written->resumed_layers}});
+                {"resumed_layers", written->resumed_layers},
+                {"peak_bytes", peak_resident_bytes()}});
   } else if (!options.common.quiet) {
     std::fputs(fmt::format("{}: {}, recipe {} ({})\n", options.output,
                            format_bytes(static_cast<double>(written->bytes)), recipe.name,

@@ -75,8 +75,11 @@ Result<QuantizedWeight> read_packed(const TensorSource& tensors, const std::stri
         fmt::format("{}: tensor {}", tensors.path().string(), info->name));
   weight.values = *std::move(values);
   QUAROT_ASSIGN_OR_RETURN(weight.scales, tensors.read(name + "_scale"));
+  QUAROT_ASSIGN_OR_RETURN(const Matrix shape, tensors.read(name + "_shape"));
+  const bool as_expected = std::ranges::equal(
+      shape.elements(), std::array{static_cast<float>(rows), static_cast<float>(cols)});
   const int64_t groups = weight.scales.cols();
-  if (weight.values.rows() != rows || weight.scales.rows() != rows || groups < 1 ||
+  if (!as_expected || weight.values.rows() != rows || weight.scales.rows() != rows || groups < 1 ||
       cols % groups != 0) {
     return error(ErrorCode::kCorrupt, "{}: tensor {} is no packed [{}, {}] with its scales",
                  tensors.path().string(), info->name, rows, cols);
@@ -176,14 +179,24 @@ std::string linear_name(int64_t layer, Role role) {
                      spaces_of(role).name);
 }
 
-void dequantize(Model& model) {
-  for (Layer& layer : model.layers) {
-    for (Linear& linear : layer.linears) {
-      if (!linear.quantized) continue;
-      linear.weight = linear.quantized->dequantize();
-      linear.quantized.reset();
-    }
+void dequantize(Layer& layer) {
+  for (Linear& linear : layer.linears) {
+    if (!linear.quantized) continue;
+    linear.weight = linear.quantized->dequantize();
+    linear.quantized.reset();
   }
+}
+
+void dequantize(Model& model) {
+  for (Layer& layer : model.layers) dequantize(layer);
+}
+
+Status check_outer(const TensorSource& tensors, const ModelConfig& config) {
+  QUAROT_RETURN_IF_ERROR(
+      check_shape(tensors, "model.embed_tokens.weight", {config.vocab, config.hidden}));
+  QUAROT_RETURN_IF_ERROR(check_shape(tensors, "model.norm.weight", {config.hidden}));
+  if (config.tied_embeddings) return {};
+  return check_shape(tensors, "lm_head.weight", {config.vocab, config.hidden});
 }
 
 Result<Model> load_outer(const Checkpoint& checkpoint) {
@@ -192,20 +205,30 @@ Result<Model> load_outer(const Checkpoint& checkpoint) {
                           parse_config(checkpoint.config(), checkpoint.path().string()));
   const ModelConfig& config = model.config;
   const TensorSource& tensors = checkpoint.tensors();
-  QUAROT_ASSIGN_OR_RETURN(model.embedding, read_matrix(tensors, "model.embed_tokens.weight",
-                                                       config.vocab, config.hidden));
+  QUAROT_RETURN_IF_ERROR(check_outer(tensors, config));
+  QUAROT_ASSIGN_OR_RETURN(model.embedding, tensors.read("model.embed_tokens.weight"));
   QUAROT_ASSIGN_OR_RETURN(model.final_norm,
                           read_vector(tensors, "model.norm.weight", config.hidden));
   if (!config.tied_embeddings) {
-    QUAROT_ASSIGN_OR_RETURN(model.lm_head,
-                            read_matrix(tensors, "lm_head.weight", config.vocab, config.hidden));
+    QUAROT_ASSIGN_OR_RETURN(model.lm_head, tensors.read("lm_head.weight"));
   }
   QUAROT_ASSIGN_OR_RETURN(model.online, read_online_transforms(checkpoint, config));
   return model;
 }
 
-Result<Layer> load_layer(const Checkpoint& checkpoint, const ModelConfig& config, int64_t index) {
-  const TensorSource& tensors = checkpoint.tensors();
+Result<Matrix> load_embeddings(const TensorSource& tensors, const ModelConfig& config,
+                               std::span<const Token> tokens) {
+  QUAROT_RETURN_IF_ERROR(check_outer(tensors, config));
+  Matrix rows(static_cast<int64_t>(tokens.size()), config.hidden);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    QUAROT_ASSIGN_OR_RETURN(const Matrix row,
+                            tensors.read_rows("model.embed_tokens.weight", tokens[i], 1));
+    std::ranges::copy(row.elements(), rows.row(static_cast<int64_t>(i)).begin());
+  }
+  return rows;
+}
+
+Result<Layer> load_layer(const TensorSource& tensors, const ModelConfig& config, int64_t index) {
   const Family& family = *find_family(config.family);
   const std::string prefix = fmt::format("model.layers.{}.", index);
   Layer layer;
@@ -237,7 +260,7 @@ Result<Layer> load_layer(const Checkpoint& checkpoint, const ModelConfig& config
 Result<Model> load_model(const Checkpoint& checkpoint) {
   QUAROT_ASSIGN_OR_RETURN(Model model, load_outer(checkpoint));
   for (int64_t i = 0; i < model.config.layers; ++i) {
-    QUAROT_ASSIGN_OR_RETURN(Layer layer, load_layer(checkpoint, model.config, i));
+    QUAROT_ASSIGN_OR_RETURN(Layer layer, load_layer(checkpoint.tensors(), model.config, i));
     model.layers.push_back(std::move(layer));
   }
   return model;

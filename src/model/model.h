@@ -3,6 +3,7 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "model/checkpoint.h"
@@ -59,12 +60,20 @@ struct Model {
 // Everything outside the layers; `layers` stays empty.
 Result<Model> load_outer(const Checkpoint& checkpoint);
 
+// kCorrupt unless what load_outer() reads is there, in its shapes.
+Status check_outer(const TensorSource& tensors, const ModelConfig& config);
+
+// The embeddings of some tokens alone, [tokens, hidden]; each token in 0 … vocab − 1.
+Result<Matrix> load_embeddings(const TensorSource& tensors, const ModelConfig& config,
+                               std::span<const Token> tokens);
+
 // One layer, shapes checked against the config.
-Result<Layer> load_layer(const Checkpoint& checkpoint, const ModelConfig& config, int64_t index);
+Result<Layer> load_layer(const TensorSource& tensors, const ModelConfig& config, int64_t index);
 
 Result<Model> load_model(const Checkpoint& checkpoint);
 
 // Turns weights held as integers back into float: what the simulated backend computes with.
+void dequantize(Layer& layer);
 void dequantize(Model& model);
 
 // A linear's name in the files that quarot writes: llama's, one tensor each, packed or not.

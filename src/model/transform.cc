@@ -127,6 +127,19 @@ Transformer::Transformer(const ModelConfig& config, const TransformSpec& spec)
   if (spec.value) value_ = Orthogonal::hadamard(config.head_dim);
 }
 
+std::map<std::string, std::string> Transformer::descriptions() const {
+  std::map<std::string, std::string> made;
+  for (const auto& [name, op] : {std::pair{"residual", &residual_},
+                                 {"value", &value_},
+                                 {"norm_output", &online_.norm_output},
+                                 {"heads", &online_.heads},
+                                 {"query_key", &online_.query_key},
+                                 {"ffn", &online_.ffn}}) {
+    if (*op) made[name] = (*op)->description();
+  }
+  return made;
+}
+
 std::vector<double> Transformer::signs(const char* purpose, int64_t index, int64_t size) const {
   if (!spec_.norm_output || spec_.kind != BasisKind::kHadamard) return {};
   Random random(spec_.seed, fmt::format("{} {}", purpose, index));
@@ -180,15 +193,21 @@ Basis Transformer::basis_of(Space space, const LayerScales& scales, int64_t inde
 
 void Transformer::transform_outer(Model& model) const {
   model.online = online_;
-  if (!residual_) return;
+  if (!unties()) return;
   if (model.lm_head.empty()) model.lm_head = model.embedding;
   model.config.tied_embeddings = false;
-  const Basis residual = basis_of(Space::kResidual, {}, 0);
-  change_input_basis(model.lm_head, model.final_norm, residual);
+  transform_head(model.lm_head, model.final_norm);
   std::ranges::fill(model.final_norm, 1.0F);
-  // The embedding's rows are vectors of the residual stream; B⁻ᵀ = B, since this basis is
-  // orthogonal.
-  change_input_basis(model.embedding, {}, residual);
+  transform_embedding(model.embedding);
+}
+
+void Transformer::transform_embedding(Matrix& rows) const {
+  // They are vectors of the residual stream; B⁻ᵀ = B, since this basis is orthogonal.
+  if (residual_) change_input_basis(rows, {}, basis_of(Space::kResidual, {}, 0));
+}
+
+void Transformer::transform_head(Matrix& rows, const std::vector<float>& final_norm) const {
+  if (residual_) change_input_basis(rows, final_norm, basis_of(Space::kResidual, {}, 0));
 }
 
 void Transformer::transform_layer(Layer& layer, int64_t index, const LayerScales& scales,

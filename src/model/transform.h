@@ -2,7 +2,9 @@
 // The function stays the same; DESIGN.md, sections 2 and 3.
 #pragma once
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 #include "model/basis.h"
 #include "model/model.h"
@@ -60,8 +62,16 @@ class Transformer {
 
   const OnlineTransforms& online() const { return online_; }
 
+  // For people: how the operator of each transform that the spec asks for is made.
+  std::map<std::string, std::string> descriptions() const;
+
   // Embedding, final norm and lm_head. Tied embeddings are untied first where the two part ways.
   void transform_outer(Model& model) const;
+  bool unties() const { return residual_.has_value(); }
+
+  // The same, some rows at a time; the final norm's gains become 1 where they fold into lm_head.
+  void transform_embedding(Matrix& rows) const;
+  void transform_head(Matrix& rows, const std::vector<float>& final_norm) const;
   void transform_layer(Layer& layer, int64_t index, const LayerScales& scales,
                        const LayerCenters& centers) const;
 

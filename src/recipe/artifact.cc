@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/mapped_file.h"
+#include "formats/json.h"
 #include "formats/safetensors.h"
 #include "quant/pack.h"
 #include "quarot/version.h"
@@ -54,11 +55,16 @@ class Shard {
     add(name + "_shape", Dtype::kI64, {2}, {shape_bytes.begin(), shape_bytes.end()});
   }
 
+  // Beside the tensors: how far rounding moved them.
+  void add_errors(json errors) { errors_ = std::move(errors); }
+
   Status write(const fs::path& path) const {
+    std::map<std::string, std::string> metadata = {{"format", "pt"}};
+    if (!errors_.empty()) metadata["errors"] = errors_.dump();
     std::vector<TensorPlan> plan;
     for (const Entry& entry : entries_) plan.push_back(entry.plan);
     QUAROT_ASSIGN_OR_RETURN(SafetensorsWriter writer,
-                            SafetensorsWriter::create(path, plan, {{"format", "pt"}}));
+                            SafetensorsWriter::create(path, plan, metadata));
     for (const Entry& entry : entries_)
       QUAROT_RETURN_IF_ERROR(writer.append(entry.plan.name, entry.bytes));
     return writer.commit();
@@ -74,7 +80,23 @@ class Shard {
     entries_.push_back({{name, dtype, std::move(shape)}, std::move(bytes)});
   }
   std::vector<Entry> entries_;
+  json errors_;
 };
+
+// By the linear's name.
+json errors_by_name(const LayerErrors& errors, bool of_outputs) {
+  json result;
+  for (const Role role : kRoles) {
+    const RoundingError& error = errors[static_cast<size_t>(role)];
+    json& linear = result[std::string(spaces_of(role).name)];
+    linear["weight"] = error.weight;
+    if (of_outputs) linear["output"] = error.output;
+  }
+  return result;
+}
+
+// In a folder that is not finished: whose it is.
+constexpr const char* kMark = "partial.json";
 
 // "out/" is the folder "out", and its neighbour is "out.partial".
 fs::path without_trailing_slash(const fs::path& path) {
@@ -100,23 +122,21 @@ class ArtifactWriter {
 
   Result<ArtifactReport> write() {
     QUAROT_RETURN_IF_ERROR(check_request());
-    QUAROT_ASSIGN_OR_RETURN(Model outer, load_outer(checkpoint_));
-    QUAROT_RETURN_IF_ERROR(check(recipe_, outer.config));
+    QUAROT_ASSIGN_OR_RETURN(config_,
+                            parse_config(checkpoint_.config(), checkpoint_.path().string()));
+    QUAROT_ASSIGN_OR_RETURN(pipeline_, LayerPipeline::create(recipe_, config_, progress_));
     QUAROT_RETURN_IF_ERROR(begin_partial());
-    QUAROT_RETURN_IF_ERROR(calibrate());
-    const Transformer transformer(outer.config, recipe_.transforms);
-    progress_.stage("writing layers", outer.config.layers + 1);
-    shards_ = outer.config.layers + 1;
-    for (int64_t i = 0; i < outer.config.layers; ++i) {
+    if (recipe_.calibrates()) QUAROT_RETURN_IF_ERROR(calibrate());
+    shards_ = config_.layers + 1;
+    progress_.stage("writing layers", shards_);
+    for (int64_t i = 0; i < config_.layers; ++i) {
       QUAROT_RETURN_IF_ERROR(progress_.check());
-      QUAROT_RETURN_IF_ERROR(write_layer(transformer, outer.config, i));
+      QUAROT_RETURN_IF_ERROR(is_there(shard_path(i)) ? skip_layer(i) : write_layer(i));
       progress_.advance(1);
     }
-    QUAROT_RETURN_IF_ERROR(write_outer(transformer, outer));
+    QUAROT_RETURN_IF_ERROR(write_outer());
     QUAROT_RETURN_IF_ERROR(write_index());
-    QUAROT_RETURN_IF_ERROR(write_config(outer));
     QUAROT_RETURN_IF_ERROR(checkpoint_.save_tokenizer(partial_));
-    QUAROT_RETURN_IF_ERROR(write_manifest());
     QUAROT_RETURN_IF_ERROR(finish());
     progress_.advance(1);
     return report_;
@@ -142,9 +162,10 @@ class ArtifactWriter {
     return {};
   }
 
-  // What makes a half-finished folder ours to go on with.
+  // What makes a half-finished folder ours to go on with; part of quarot.json later.
   json identity() const {
-    return {{"recipe", recipe_},
+    return {{"quarot_version", version()},
+            {"recipe", recipe_},
             {"source", checkpoint_.path().filename().string()},
             {"source_config", content_hash(checkpoint_.config().dump())},
             {"matrices", dtype_name(options_.matrices)},
@@ -163,8 +184,9 @@ class ArtifactWriter {
     fs::create_directories(partial_, failed);
     if (failed)
       return error(ErrorCode::kIo, "{}: cannot create: {}", partial_.string(), failed.message());
-    const fs::path mark = partial_ / "partial.json";
-    const std::string wanted = identity().dump(2);
+    const fs::path mark = partial_ / kMark;
+    manifest_ = identity();
+    const std::string wanted = manifest_.dump(2);
     Result<std::string> found = read_text_file(mark);
     const bool ours = found.ok() && *found == wanted;
     // What a killed run was writing has a temporary name; the shards it finished stay.
@@ -176,52 +198,34 @@ class ArtifactWriter {
   }
 
   Status calibrate() {
-    if (!recipe_.calibrates()) return {};
-    if (recipe_.uses_gptq()) {
-      // Every layer is rounded under what the ones before it produce: not one at a time.
-      QUAROT_ASSIGN_OR_RETURN(
-          PreparedModel prepared,
-          prepare_model(checkpoint_, tokenizer_, recipe_, options_.calibration, progress_));
-      prepared_ = std::move(prepared.model);
-      return {};
-    }
-    QUAROT_ASSIGN_OR_RETURN(const Model model, load_model(checkpoint_));
     QUAROT_ASSIGN_OR_RETURN(
         const auto windows,
-        calibration_windows(recipe_, model, tokenizer_, options_.calibration, progress_));
-    QUAROT_ASSIGN_OR_RETURN(statistics_, collect_statistics(model, windows, progress_));
-    return {};
+        calibration_windows(recipe_, checkpoint_, tokenizer_, options_.calibration, progress_));
+    for (const std::vector<Token>& window : windows)
+      calibration_tokens_ += static_cast<int64_t>(window.size());
+    return pipeline_->begin(windows, [&](std::span<const Token> tokens) {
+      return load_embeddings(checkpoint_.tensors(), config_, tokens);
+    });
   }
 
   fs::path shard_path(int64_t index) const {
     return partial_ / fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, shards_);
   }
 
-  Result<Layer> finished_layer(const Transformer& transformer, const ModelConfig& config,
-                               int64_t index) {
-    if (prepared_) return std::move(prepared_->layers[static_cast<size_t>(index)]);
-    QUAROT_ASSIGN_OR_RETURN(Layer layer, load_layer(checkpoint_, config, index));
-    LayerScales scales;
-    LayerCenters centers;
-    if (!statistics_.empty()) {
-      const LayerStatistics& statistics = statistics_[static_cast<size_t>(index)];
-      scales = balance_scales(recipe_, config, layer, statistics);
-      centers = cache_centers(recipe_, statistics);
-    }
-    transformer.transform_layer(layer, index, scales, centers);
-    if (!options_.pack) return layer;
-    for (Linear& linear : layer.linears)
-      linear.quantized = round_to_nearest(recipe_.weights, linear.weight);
-    return layer;
+  // Written by an earlier run; the layers after it may need what it makes of the calibration
+  // tokens.
+  Status skip_layer(int64_t index) {
+    ++report_.resumed_layers;
+    if (!recipe_.calibrates()) return {};
+    QUAROT_ASSIGN_OR_RETURN(Layer original, load_layer(checkpoint_.tensors(), config_, index));
+    QUAROT_ASSIGN_OR_RETURN(const auto shard, open_safetensors(shard_path(index)));
+    QUAROT_ASSIGN_OR_RETURN(Layer finished, load_layer(*shard, config_, index));
+    return pipeline_->skip(index, std::move(original), std::move(finished));
   }
 
-  Status write_layer(const Transformer& transformer, const ModelConfig& config, int64_t index) {
-    const fs::path path = shard_path(index);
-    if (is_there(path)) {
-      ++report_.resumed_layers;
-      return {};
-    }
-    QUAROT_ASSIGN_OR_RETURN(const Layer layer, finished_layer(transformer, config, index));
+  Status write_layer(int64_t index) {
+    QUAROT_ASSIGN_OR_RETURN(Layer layer, load_layer(checkpoint_.tensors(), config_, index));
+    QUAROT_ASSIGN_OR_RETURN(const LayerErrors errors, pipeline_->finish(index, layer));
     Shard shard;
     for (const Role role : kRoles) {
       const std::string name = linear_name(index, role);
@@ -239,17 +243,50 @@ class ArtifactWriter {
     shard.add_vector(prefix + "self_attn.k_norm.weight", layer.key_norm);
     shard.add_vector(prefix + "self_attn.key_center", layer.key_center);
     shard.add_vector(prefix + "self_attn.value_center", layer.value_center);
-    return shard.write(path);
+    if (options_.pack) shard.add_errors(errors_by_name(errors, recipe_.uses_gptq()));
+    return shard.write(shard_path(index));
   }
 
-  Status write_outer(const Transformer& transformer, Model& outer) {
-    transformer.transform_outer(outer);
-    Shard shard;
-    shard.add_matrix("model.embed_tokens.weight", outer.embedding, options_.matrices);
-    shard.add_vector("model.norm.weight", outer.final_norm);
-    if (!outer.lm_head.empty())
-      shard.add_matrix("lm_head.weight", outer.lm_head, options_.matrices);
-    return shard.write(shard_path(shards_ - 1));
+  // Some rows at a time: these matrices can be larger than two layers.
+  Status write_outer() {
+    const TensorSource& tensors = checkpoint_.tensors();
+    QUAROT_RETURN_IF_ERROR(check_outer(tensors, config_));
+    const Transformer& transformer = pipeline_->transformer();
+    const bool tied = config_.tied_embeddings && !transformer.unties();
+    QUAROT_RETURN_IF_ERROR(write_config(tied));
+
+    const std::vector<int64_t> shape = {config_.vocab, config_.hidden};
+    std::vector<TensorPlan> plan = {{"model.embed_tokens.weight", options_.matrices, shape},
+                                    {"model.norm.weight", Dtype::kF32, {config_.hidden}}};
+    if (!tied) plan.push_back({"lm_head.weight", options_.matrices, shape});
+    QUAROT_ASSIGN_OR_RETURN(
+        SafetensorsWriter writer,
+        SafetensorsWriter::create(shard_path(config_.layers), plan, {{"format", "pt"}}));
+    const auto write_rows = [&](const char* name, const char* source, auto&& transform) -> Status {
+      constexpr int64_t kRows = 1024;
+      for (int64_t first = 0; first < config_.vocab; first += kRows) {
+        QUAROT_ASSIGN_OR_RETURN(
+            Matrix rows, tensors.read_rows(source, first, std::min(kRows, config_.vocab - first)));
+        transform(rows);
+        QUAROT_RETURN_IF_ERROR(writer.append(name, encode(rows.elements(), options_.matrices)));
+      }
+      return {};
+    };
+    QUAROT_RETURN_IF_ERROR(
+        write_rows("model.embed_tokens.weight", "model.embed_tokens.weight",
+                   [&](Matrix& rows) { transformer.transform_embedding(rows); }));
+    QUAROT_ASSIGN_OR_RETURN(const Matrix norm, tensors.read("model.norm.weight"));
+    std::vector<float> gain(norm.elements().begin(), norm.elements().end());
+    const std::vector<float> ones(gain.size(), 1.0F);
+    QUAROT_RETURN_IF_ERROR(writer.append(
+        "model.norm.weight", std::as_bytes(std::span(transformer.unties() ? ones : gain))));
+    if (!tied) {
+      QUAROT_RETURN_IF_ERROR(
+          write_rows("lm_head.weight",
+                     config_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
+                     [&](Matrix& rows) { transformer.transform_head(rows, gain); }));
+    }
+    return writer.commit();
   }
 
   Status write_index() {
@@ -261,34 +298,32 @@ class ArtifactWriter {
         map[info.name] = shard_path(i).filename().string();
         total += info.bytes;
       }
+      if (const auto errors = shard->metadata().find("errors"); errors != shard->metadata().end()) {
+        QUAROT_ASSIGN_OR_RETURN(json parsed, parse_json(errors->second));
+        errors_.push_back(std::move(parsed));
+      }
     }
     report_.bytes = total;
     const json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
     return write_file_atomically(partial_ / "model.safetensors.index.json", index.dump(1));
   }
 
-  Status write_config(const Model& outer) {
+  Status write_config(bool tied) {
     json config = checkpoint_.config();
-    config["tie_word_embeddings"] = outer.lm_head.empty();
+    config["tie_word_embeddings"] = tied;
     config["dtype"] = options_.matrices == Dtype::kF32   ? "float32"
                       : options_.matrices == Dtype::kF16 ? "float16"
                                                          : "bfloat16";
     return write_file_atomically(partial_ / "config.json", config.dump(2));
   }
 
-  Status write_manifest() {
-    json manifest = {{"quarot_version", version()},
-                     {"recipe", recipe_},
-                     {"packed", options_.pack},
-                     {"source", identity()["source"]},
-                     {"source_config", identity()["source_config"]},
-                     {"calibration", calibration_name()}};
-    return write_file_atomically(partial_ / "quarot.json", manifest.dump(2));
-  }
-
   Status finish() {
+    manifest_["bases"] = pipeline_->transformer().descriptions();
+    manifest_["calibration_tokens"] = calibration_tokens_;
+    if (!errors_.empty()) manifest_["errors"] = errors_;
+    QUAROT_RETURN_IF_ERROR(write_file_atomically(partial_ / "quarot.json", manifest_.dump(2)));
     std::error_code failed;
-    fs::remove(partial_ / "partial.json", failed);
+    fs::remove(partial_ / kMark, failed);
     fs::rename(partial_, folder_, failed);
     if (failed)
       return error(ErrorCode::kIo, "{}: cannot rename to {}: {}", partial_.string(),
@@ -303,9 +338,12 @@ class ArtifactWriter {
   fs::path folder_;
   fs::path partial_;
   Progress& progress_;
-  std::vector<LayerStatistics> statistics_;
-  std::optional<Model> prepared_;  // GPTQ only
+  ModelConfig config_;
+  std::unique_ptr<LayerPipeline> pipeline_;
   int64_t shards_ = 0;
+  int64_t calibration_tokens_ = 0;
+  json manifest_;
+  json errors_ = json::array();  // a layer
   ArtifactReport report_;
 };
 

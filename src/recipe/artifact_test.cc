@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/atomic_file.h"
+#include "base/random.h"
 #include "recipe/prepare.h"
 #include "support/synthetic.h"
 
@@ -217,6 +218,35 @@ TEST_F(Artifact, RefusesWhatItCannotDo) {
   (void)value_of(write(stories(), rotation("quarot"), once, progress_));
   refused(once, rotation("quarot"), root_ / "twice", ErrorCode::kInvalidArgument,
           "carries a recipe already");
+}
+
+// What quarot.json says of itself.
+TEST_F(Artifact, ManifestHoldsWhatReproducesIt) {
+  QUAROT_NEEDS(data_folder());
+  std::ofstream(root_ / "text.txt") << "Once upon a time there was a girl who had a red ball.";
+  const auto checkpoint = value_of(open_checkpoint(stories()));
+  Recipe recipe = value_of(recipe_by_name("balanced"));
+  recipe.weight_method = WeightMethod::kGptq;
+  recipe.transforms.seed = 7;
+  const ArtifactOptions options = {
+      .pack = true, .matrices = Dtype::kF16, .calibration = root_ / "text.txt"};
+  (void)value_of(write_artifact(*checkpoint, *value_of(checkpoint->open_tokenizer()), recipe,
+                                options, root_ / "out", progress_));
+  const nlohmann::json manifest = testing::read_json(root_ / "out" / "quarot.json");
+  EXPECT_EQ(manifest["recipe"], nlohmann::json(recipe));
+  EXPECT_EQ(manifest["bases"]["ffn"], Orthogonal::hadamard(172).description());
+  EXPECT_TRUE(manifest["bases"].contains("norm_output"));
+  EXPECT_EQ(manifest["calibration"].get<std::string>().size(), 32U);
+  EXPECT_GT(manifest["calibration_tokens"], 10);
+  ASSERT_EQ(manifest["errors"].size(), 5U);
+  for (const nlohmann::json& layer : manifest["errors"]) {
+    for (const Role role : kRoles) {
+      const nlohmann::json& error = layer[std::string(spaces_of(role).name)];
+      EXPECT_GT(error["weight"], 1e-3);
+      EXPECT_LT(error["weight"], 0.1);
+      EXPECT_LT(error["output"], 0.1);
+    }
+  }
 }
 
 TEST_F(Artifact, OfAPathWithATrailingSlash) {

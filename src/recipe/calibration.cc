@@ -1,12 +1,12 @@
 #include "recipe/calibration.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/random.h"
+#include "runtime/vector_math.h"
 
 namespace quarot {
 
@@ -41,39 +41,31 @@ class ColumnMoments {
 
 class StatisticsObserver final : public SiteObserver {
  public:
-  explicit StatisticsObserver(int64_t layers) : layers_(static_cast<size_t>(layers)) {}
-
-  void observe(int64_t layer, Space space, ConstMatrixRef rows) override {
+  void observe(int64_t, Space space, ConstMatrixRef rows) override {
     const bool mean = space == Space::kKey || space == Space::kValue;
     if (space == Space::kQuery) return;
-    layers_[static_cast<size_t>(layer)][space].add(rows, mean ? 1 : 2);
+    moments(space).add(rows, mean ? 1 : 2);
   }
 
-  std::vector<LayerStatistics> statistics() {
-    std::vector<LayerStatistics> result;
-    for (LayerMoments& layer : layers_) {
-      result.push_back({layer[Space::kAttentionInput].mean(), layer[Space::kAttentionOutput].mean(),
-                        layer[Space::kFfnInput].mean(), layer[Space::kFfnHidden].mean(),
-                        layer[Space::kKey].mean(), layer[Space::kValue].mean()});
-    }
-    return result;
+  LayerStatistics statistics() {
+    return {moments(Space::kAttentionInput).mean(),
+            moments(Space::kAttentionOutput).mean(),
+            moments(Space::kFfnInput).mean(),
+            moments(Space::kFfnHidden).mean(),
+            moments(Space::kKey).mean(),
+            moments(Space::kValue).mean()};
   }
 
  private:
-  struct LayerMoments {
-    std::array<ColumnMoments, static_cast<size_t>(Space::kVocabulary) + 1> spaces;
-    ColumnMoments& operator[](Space space) { return spaces[static_cast<size_t>(space)]; }
-  };
-  std::vector<LayerMoments> layers_;
+  ColumnMoments& moments(Space space) { return spaces_[static_cast<size_t>(space)]; }
+  std::array<ColumnMoments, static_cast<size_t>(Space::kVocabulary) + 1> spaces_;
 };
 
-Token sample(std::span<const float> logits, Random& random) {
-  const float shift = *std::ranges::max_element(logits);
-  double total = 0;
-  for (const float logit : logits) total += std::exp(double{logit} - shift);
-  double target = random.uniform() * total;
+// Draws from the softmax of the logits, which are used up.
+Token sample(std::span<float> logits, Random& random) {
+  double target = random.uniform() * double{exp_shifted(logits)};
   for (size_t i = 0; i < logits.size(); ++i) {
-    target -= std::exp(double{logits[i]} - shift);
+    target -= double{logits[i]};
     if (target < 0) return static_cast<Token>(i);
   }
   return static_cast<Token>(logits.size() - 1);
@@ -114,7 +106,7 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
                                                                int64_t tokens, uint64_t seed,
                                                                Progress& progress) {
   constexpr int64_t kSequences = 16;
-  const int64_t length = std::clamp<int64_t>(tokens / kSequences, 2, model.config.max_positions);
+  const int64_t length = std::clamp<int64_t>(tokens / kSequences, 1, model.config.max_positions);
   progress.stage("letting the model write a calibration text", length);
   Random random(seed, "self-generated text");
   SimulatedBackend backend(model, {});
@@ -142,22 +134,9 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
   return windows;
 }
 
-Result<std::vector<LayerStatistics>> collect_statistics(const Model& model,
-                                                        std::span<const std::vector<Token>> windows,
-                                                        Progress& progress) {
-  progress.stage("calibrating", static_cast<int64_t>(windows.size()));
-  StatisticsObserver observer(model.config.layers);
-  SimulatedBackend backend(model, {});
-  backend.set_observer(&observer);
-  for (const std::vector<Token>& window : windows) {
-    QUAROT_RETURN_IF_ERROR(progress.check());
-    const int sequence = backend.add_sequence();
-    const Batch batch{window, {{sequence, 0, static_cast<int64_t>(window.size()), 0}}};
-    QUAROT_RETURN_IF_ERROR(check_batch(batch, model.config));
-    forward(backend, batch);
-    backend.drop_sequence(sequence);
-    progress.advance(1);
-  }
+Result<LayerStatistics> collect_statistics(LayerStream& stream, int64_t index) {
+  StatisticsObserver observer;
+  QUAROT_RETURN_IF_ERROR(stream.run_layer(index, &observer));
   return observer.statistics();
 }
 

@@ -7,7 +7,7 @@
 
 #include "base/progress.h"
 #include "model/model.h"
-#include "runtime/simulated_backend.h"
+#include "recipe/layer_stream.h"
 
 namespace quarot {
 
@@ -25,15 +25,14 @@ std::vector<std::vector<Token>> sample_windows(std::span<const Token> text, int6
                                                int64_t window, std::optional<Token> bos,
                                                uint64_t seed);
 
-// Text the model itself makes up: for calibration where no text is given. Sampled at temperature 1.
+// Text the model itself makes up: for calibration where no text is given. Sampled at temperature 1,
+// several sequences side by side.
 Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& model,
                                                                std::optional<Token> bos,
                                                                int64_t tokens, uint64_t seed,
                                                                Progress& progress);
 
-// Runs the float model over the windows.
-Result<std::vector<LayerStatistics>> collect_statistics(const Model& model,
-                                                        std::span<const std::vector<Token>> windows,
-                                                        Progress& progress);
+// Runs the stream through the layer that stands in it, float and in the model's own basis.
+Result<LayerStatistics> collect_statistics(LayerStream& stream, int64_t index);
 
 }  // namespace quarot

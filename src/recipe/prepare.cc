@@ -11,29 +11,25 @@ std::optional<Token> leading_bos(const Tokenizer& tokenizer) {
   return tokenizer.adds_bos() ? tokenizer.bos() : std::nullopt;
 }
 
-// The first windows that hold so many tokens together.
-std::span<const std::vector<Token>> first_tokens(const std::vector<std::vector<Token>>& windows,
-                                                 int64_t tokens) {
-  size_t count = 0;
-  while (count < windows.size() && tokens > 0)
-    tokens -= static_cast<int64_t>(windows[count++].size());
-  return std::span(windows).first(count);
-}
-
 }  // namespace
 
 Result<std::vector<std::vector<Token>>> calibration_windows(
-    const Recipe& recipe, const Model& model, const Tokenizer& tokenizer,
+    const Recipe& recipe, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
     const std::optional<std::filesystem::path>& text, Progress& progress) {
   const std::optional<Token> bos = leading_bos(tokenizer);
-  if (!text)
+  if (!text) {
+    progress.stage("loading", 1);
+    QUAROT_ASSIGN_OR_RETURN(const Model model, load_model(checkpoint));
     return self_generated_windows(model, bos, recipe.calibration_tokens, recipe.seed, progress);
+  }
+  QUAROT_ASSIGN_OR_RETURN(const ModelConfig config,
+                          parse_config(checkpoint.config(), checkpoint.path().string()));
   QUAROT_ASSIGN_OR_RETURN(const std::string contents, read_text_file(*text));
   const std::vector<Token> tokens = tokenizer.encode(contents);
   if (tokens.empty()) {
     return error(ErrorCode::kInvalidArgument, "{}: the calibration text is empty", text->string());
   }
-  const int64_t window = std::min<int64_t>(2048, model.config.max_positions);
+  const int64_t window = std::min<int64_t>(2048, config.max_positions);
   const int64_t wanted = recipe.uses_gptq()
                              ? std::max(recipe.gptq_tokens, recipe.calibration_tokens)
                              : recipe.calibration_tokens;
@@ -63,28 +59,24 @@ Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenize
                  "apply another",
                  checkpoint.path().string(), prepared.recipe.name);
   }
-  progress.stage("loading", 1);
-  QUAROT_ASSIGN_OR_RETURN(prepared.model, load_model(checkpoint));
-  progress.advance(1);
-  if (treated) return prepared;
-
+  if (treated) {
+    progress.stage("loading", 1);
+    QUAROT_ASSIGN_OR_RETURN(prepared.model, load_model(checkpoint));
+    return prepared;
+  }
   prepared.recipe = recipe;
-  QUAROT_RETURN_IF_ERROR(check(recipe, prepared.model.config));
+  QUAROT_ASSIGN_OR_RETURN(const ModelConfig config,
+                          parse_config(checkpoint.config(), checkpoint.path().string()));
+  QUAROT_RETURN_IF_ERROR(check(recipe, config));
   std::vector<std::vector<Token>> windows;
-  std::vector<LayerStatistics> statistics;
   if (recipe.calibrates()) {
     QUAROT_ASSIGN_OR_RETURN(
-        windows, calibration_windows(recipe, prepared.model, tokenizer, calibration, progress));
-    if (recipe.uses_statistics()) {
-      QUAROT_ASSIGN_OR_RETURN(
-          statistics,
-          collect_statistics(prepared.model, first_tokens(windows, recipe.calibration_tokens),
-                             progress));
-    }
+        windows, calibration_windows(recipe, checkpoint, tokenizer, calibration, progress));
     prepared.calibration = calibration ? calibration->string() : "text the model wrote itself";
   }
-  QUAROT_RETURN_IF_ERROR(transform_model(recipe, statistics, prepared.model, progress));
-  QUAROT_RETURN_IF_ERROR(quantize_weights(recipe, windows, prepared.model, progress));
+  QUAROT_ASSIGN_OR_RETURN(prepared.model, load_outer(checkpoint));
+  const auto load = [&](int64_t i) { return load_layer(checkpoint.tensors(), config, i); };
+  QUAROT_RETURN_IF_ERROR(quantize_model(recipe, windows, load, prepared.model, progress));
   return prepared;
 }
 

@@ -19,9 +19,10 @@ struct PreparedModel {
       calibration;  // for people: where the calibration tokens came from; empty: none were needed
 };
 
-// Calibration tokens for a recipe: from the text file, or written by the model itself.
+// Calibration tokens for a recipe: from the text file, or, where there is none, written by the
+// model itself, which then is in memory as a whole for a while.
 Result<std::vector<std::vector<Token>>> calibration_windows(
-    const Recipe& recipe, const Model& model, const Tokenizer& tokenizer,
+    const Recipe& recipe, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
     const std::optional<std::filesystem::path>& text, Progress& progress);
 
 // Loads, calibrates, rotates and quantises (simulated). A model that quarot wrote carries its

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "recipe/gptq_pipeline.h"
 
 namespace quarot {
 
@@ -78,40 +77,86 @@ LayerCenters cache_centers(const Recipe& recipe, const LayerStatistics& statisti
   return centers;
 }
 
-Status transform_model(const Recipe& recipe, const std::vector<LayerStatistics>& statistics,
-                       Model& model, Progress& progress) {
-  QUAROT_RETURN_IF_ERROR(check(recipe, model.config));
-  const Transformer transformer(model.config, recipe.transforms);
-  progress.stage("rotating", model.config.layers + 1);
-  transformer.transform_outer(model);
-  progress.advance(1);
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    QUAROT_RETURN_IF_ERROR(progress.check());
-    LayerScales scales;
-    LayerCenters centers;
-    if (!statistics.empty()) {
-      scales = balance_scales(recipe, model.config, model.layers[i], statistics[i]);
-      centers = cache_centers(recipe, statistics[i]);
+LayerPipeline::LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress)
+    : recipe_(recipe),
+      config_(config),
+      transformer_(config, recipe.transforms),
+      original_(config, {}, {}, progress),
+      rounded_(config, transformer_.online(),
+               recipe.gptq_quantized_inputs ? recipe.precision : Precision(), progress) {}
+
+Result<std::unique_ptr<LayerPipeline>> LayerPipeline::create(const Recipe& recipe,
+                                                             const ModelConfig& config,
+                                                             Progress& progress) {
+  QUAROT_RETURN_IF_ERROR(check(recipe, config));
+  return std::unique_ptr<LayerPipeline>(new LayerPipeline(recipe, config, progress));
+}
+
+Status LayerPipeline::begin(std::span<const std::vector<Token>> windows, Embed embed) {
+  int64_t measured = 0;
+  for (const std::vector<Token>& window : windows) {
+    const auto count = static_cast<int64_t>(window.size());
+    QUAROT_RETURN_IF_ERROR(check_batch({window, {{0, 0, count, 0}}}, config_));
+    QUAROT_ASSIGN_OR_RETURN(Matrix rows, embed(window));
+    if (recipe_.uses_statistics() && measured < recipe_.calibration_tokens) {
+      original_.add_window(window, rows);
+      measured += count;
     }
-    transformer.transform_layer(model.layers[i], static_cast<int64_t>(i), scales, centers);
-    progress.advance(1);
+    if (!recipe_.uses_gptq()) continue;
+    transformer_.transform_embedding(rows);
+    rounded_.add_window(window, std::move(rows));
   }
   return {};
 }
 
-Status quantize_weights(const Recipe& recipe, const std::vector<std::vector<Token>>& windows,
-                        Model& model, Progress& progress) {
-  if (!recipe.weights.enabled()) return {};
-  if (recipe.uses_gptq()) return quantize_by_gptq(recipe, windows, model, progress);
-  progress.stage("quantising weights", model.config.layers);
-  for (Layer& layer : model.layers) {
+Result<LayerErrors> LayerPipeline::finish(int64_t index, Layer& layer) {
+  LayerScales scales;
+  LayerCenters centers;
+  if (original_.windows() > 0) {
+    original_.put_layer(index, std::move(layer));
+    const Result<LayerStatistics> statistics = collect_statistics(original_, index);
+    layer = original_.take_layer(index);
+    if (!statistics.ok()) return statistics.error();
+    scales = balance_scales(recipe_, config_, layer, *statistics);
+    centers = cache_centers(recipe_, *statistics);
+  }
+  transformer_.transform_layer(layer, index, scales, centers);
+  if (!recipe_.weights.enabled()) return LayerErrors();
+  if (recipe_.uses_gptq()) return round_by_gptq(recipe_, index, rounded_, layer);
+  return round_to_nearest(recipe_.weights, layer);
+}
+
+Status LayerPipeline::skip(int64_t index, Layer original, Layer finished) {
+  dequantize(finished);
+  original_.put_layer(index, std::move(original));
+  rounded_.put_layer(index, std::move(finished));
+  for (LayerStream* stream : {&original_, &rounded_}) {
+    QUAROT_RETURN_IF_ERROR(stream->run_layer(index));
+    stream->take_layer(index);
+  }
+  return {};
+}
+
+Status quantize_model(const Recipe& recipe, std::span<const std::vector<Token>> windows,
+                      FunctionRef<Result<Layer>(int64_t)> load, Model& model, Progress& progress) {
+  QUAROT_ASSIGN_OR_RETURN(const auto pipeline,
+                          LayerPipeline::create(recipe, model.config, progress));
+  QUAROT_RETURN_IF_ERROR(pipeline->begin(windows, [&](std::span<const Token> tokens) {
+    Matrix rows(static_cast<int64_t>(tokens.size()), model.config.hidden);
+    for (int64_t r = 0; r < rows.rows(); ++r)
+      std::ranges::copy(model.embedding.row(tokens[static_cast<size_t>(r)]), rows.row(r).begin());
+    return Result<Matrix>(std::move(rows));
+  }));
+  progress.stage("quantising layers", model.config.layers);
+  for (int64_t i = 0; i < model.config.layers; ++i) {
     QUAROT_RETURN_IF_ERROR(progress.check());
-    for (Linear& linear : layer.linears) {
-      linear.quantized = round_to_nearest(recipe.weights, linear.weight);
-      linear.weight = Matrix();
-    }
+    QUAROT_ASSIGN_OR_RETURN(Layer layer, load(i));
+    const Result<LayerErrors> finished = pipeline->finish(i, layer);
+    if (!finished.ok()) return finished.error();
+    model.layers.push_back(std::move(layer));
     progress.advance(1);
   }
+  pipeline->transformer().transform_outer(model);
   return {};
 }
 

@@ -1,9 +1,14 @@
-// From a float model and a recipe to the model the recipe describes, weights simulated.
+// From a float model and a recipe to the model the recipe describes, layer by layer.
 #pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
 
 #include "base/progress.h"
 #include "recipe/calibration.h"
 #include "recipe/recipe.h"
+#include "recipe/round_layer.h"
 
 namespace quarot {
 
@@ -15,12 +20,43 @@ LayerScales balance_scales(const Recipe& recipe, const ModelConfig& config, cons
 
 LayerCenters cache_centers(const Recipe& recipe, const LayerStatistics& statistics);
 
-// Moves the model into the recipe's bases. `statistics` may be empty where the recipe needs none.
-Status transform_model(const Recipe& recipe, const std::vector<LayerStatistics>& statistics,
-                       Model& model, Progress& progress);
+// The way of every layer, one after another, from float to what the recipe makes of it: measured,
+// moved into its bases, rounded. It holds no layer; of the calibration tokens it holds residual
+// streams, of the float model and of the rounded one.
+class LayerPipeline {
+ public:
+  using Embed = FunctionRef<Result<Matrix>(std::span<const Token>)>;
 
-// Rounds the weights of all layers in place. For GPTQ `windows` are the calibration tokens.
-Status quantize_weights(const Recipe& recipe, const std::vector<std::vector<Token>>& windows,
-                        Model& model, Progress& progress);
+  // kInvalidArgument where the recipe does not fit the model.
+  static Result<std::unique_ptr<LayerPipeline>> create(const Recipe& recipe,
+                                                       const ModelConfig& config,
+                                                       Progress& progress);
+
+  // Before the first layer, where the recipe calibrates: the tokens, and `embed` for their rows of
+  // the embedding in the model's own basis.
+  Status begin(std::span<const std::vector<Token>> windows, Embed embed);
+
+  // From the float layer to the finished one, whose weights are integers where the recipe rounds.
+  Result<LayerErrors> finish(int64_t index, Layer& layer);
+
+  // Instead, where the layer was finished in an earlier run: as it was and as it became.
+  Status skip(int64_t index, Layer original, Layer finished);
+
+  const Transformer& transformer() const { return transformer_; }
+
+ private:
+  LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress);
+
+  Recipe recipe_;
+  ModelConfig config_;
+  Transformer transformer_;
+  LayerStream original_;  // for statistics
+  LayerStream rounded_;   // for GPTQ
+};
+
+// All layers, into a model that has everything else already. `load` gives layer i, float and in the
+// model's own basis; one float layer is in memory at a time.
+Status quantize_model(const Recipe& recipe, std::span<const std::vector<Token>> windows,
+                      FunctionRef<Result<Layer>(int64_t)> load, Model& model, Progress& progress);
 
 }  // namespace quarot

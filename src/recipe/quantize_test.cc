@@ -7,6 +7,7 @@
 #include <set>
 
 #include "recipe/prepare.h"
+#include "support/quantized.h"
 #include "support/synthetic.h"
 
 namespace quarot {
@@ -99,13 +100,27 @@ void expect_close(const std::vector<double>& got, const std::vector<double>& exp
     EXPECT_NEAR(got[i], expected[i], 1e-12 + 1e-9 * std::abs(expected[i]));
 }
 
+Matrix embedded(const Model& model, const std::vector<Token>& tokens) {
+  Matrix rows(static_cast<int64_t>(tokens.size()), model.config.hidden);
+  for (int64_t r = 0; r < rows.rows(); ++r)
+    std::ranges::copy(model.embedding.row(tokens[static_cast<size_t>(r)]), rows.row(r).begin());
+  return rows;
+}
+
 TEST(CollectStatistics, AreTheMomentsOverAllWindows) {
   const Model model = testing::random_model(testing::config_json({{"model_type", "qwen2"}}), 1);
   const std::vector<std::vector<Token>> windows = {testing::random_tokens(9, 96, 1),
                                                    testing::random_tokens(30, 96, 2)};
   NoProgress progress;
-  const auto statistics = value_of(collect_statistics(model, windows, progress));
-  ASSERT_EQ(statistics.size(), 2U);
+  LayerStream stream(model.config, {}, {}, progress);
+  for (const std::vector<Token>& window : windows)
+    stream.add_window(window, embedded(model, window));
+  std::vector<LayerStatistics> statistics;
+  for (int64_t i = 0; i < 2; ++i) {
+    stream.put_layer(i, model.layers[static_cast<size_t>(i)]);
+    statistics.push_back(value_of(collect_statistics(stream, i)));
+    stream.take_layer(i);
+  }
   SimulatedBackend backend(model, {});
   Rows rows;
   backend.set_observer(&rows);
@@ -168,24 +183,22 @@ TEST(BalanceScales, AreTheFormula) {
 
 // Balancing and centring, alone and with every rotation, keep the function; so they do where the
 // statistics are of another text.
-TEST(TransformModel, BalancingAndCentringAreExact) {
-  NoProgress progress;
+TEST(QuantizeModel, BalancingAndCentringAreExact) {
   for (const char* family : {"llama", "qwen2", "qwen3"}) {
     const Model model = testing::random_model(testing::config_json({{"model_type", family}}), 11);
     const std::vector<Token> tokens = testing::random_tokens(40, 96, 12);
     const Matrix before = testing::logits_of(model, tokens);
-    const auto statistics = value_of(collect_statistics(
-        model, std::vector<std::vector<Token>>{testing::random_tokens(30, 96, 13)}, progress));
     for (const char* base : {"quarot", "balanced"}) {
       for (const char* rotations : {"none", "all", "R1", "R2", "R3", "R4", "heads"}) {
         for (const Centering center :
              {Centering::kNone, Centering::kKeys, Centering::kKeysAndValues}) {
           Recipe recipe = value_of(recipe_by_name(base));
           testing::expect_ok(set_rotations(rotations, recipe.transforms));
+          recipe.weights.bits = kFloatBits;
           recipe.balance = 0.5;
           recipe.center = center;
-          Model moved = model;
-          testing::expect_ok(transform_model(recipe, statistics, moved, progress));
+          const Model moved =
+              testing::quantized(recipe, model, {testing::random_tokens(30, 96, 13)});
           EXPECT_EQ(moved.layers[0].key_center.empty(), center == Centering::kNone);
           EXPECT_LT(testing::relative_error(testing::logits_of(moved, tokens), before), 5e-6)
               << family << " " << base << " " << rotations << " " << static_cast<int>(center);
@@ -195,16 +208,12 @@ TEST(TransformModel, BalancingAndCentringAreExact) {
   }
 }
 
-TEST(TransformModel, CentringTakesTheMeanFromTheCache) {
-  NoProgress progress;
+TEST(QuantizeModel, CentringTakesTheMeanFromTheCache) {
   const Model model = testing::random_model(testing::config_json({{"model_type", "qwen2"}}), 1);
   const std::vector<Token> tokens = testing::random_tokens(60, 96, 2);
   Recipe recipe = value_of(recipe_by_name("balanced"));
-  Model moved = model;
-  testing::expect_ok(transform_model(
-      recipe,
-      value_of(collect_statistics(model, std::vector<std::vector<Token>>{tokens}, progress)), moved,
-      progress));
+  recipe.weights.bits = kFloatBits;
+  const Model moved = testing::quantized(recipe, model, {tokens});
   SimulatedBackend backend(moved, {});
   Rows rows;
   backend.set_observer(&rows);
@@ -217,14 +226,14 @@ TEST(TransformModel, CentringTakesTheMeanFromTheCache) {
   expect_mean(Space::kValue, moved.layers[1].value_center);
 }
 
-TEST(TransformModel, RefusesARecipeThatDoesNotFit) {
+TEST(QuantizeModel, RefusesARecipeThatDoesNotFit) {
   NoProgress progress;
-  Model model = testing::random_model(testing::config_json(), 1);
+  const Model model = testing::random_model(testing::config_json(), 1);
   Recipe recipe = value_of(recipe_by_name("quarot"));
   recipe.weights.group = 7;
-  const Status status = transform_model(recipe, {}, model, progress);
-  ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().code(), ErrorCode::kInvalidArgument);
+  const auto pipeline = LayerPipeline::create(recipe, model.config, progress);
+  ASSERT_FALSE(pipeline.ok());
+  EXPECT_EQ(pipeline.error().code(), ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

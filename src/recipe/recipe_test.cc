@@ -71,6 +71,8 @@ Recipe unusual() {
   r.weight_method = WeightMethod::kGptq;
   r.gptq.damp = 0.05F;
   r.gptq.act_order = true;
+  r.gptq_quantized_inputs = true;
+  r.gptq_tokens = 99;
   r.precision.activations = {.bits = 7, .group = 32, .clip = 0.8F, .symmetric = false};
   r.precision.keys = {.bits = 5, .clip = 0.91F, .group = 16};
   r.precision.values = {.bits = 6, .clip = 0.92F, .group = 16};
@@ -93,6 +95,8 @@ TEST(Recipe, JsonKeepsEveryField) {
     EXPECT_EQ(read.weight_method, recipe.weight_method);
     EXPECT_EQ(read.gptq.damp, recipe.gptq.damp);
     EXPECT_EQ(read.gptq.act_order, recipe.gptq.act_order);
+    EXPECT_EQ(read.gptq_quantized_inputs, recipe.gptq_quantized_inputs);
+    EXPECT_EQ(read.gptq_tokens, recipe.gptq_tokens);
     EXPECT_EQ(read.precision, recipe.precision);
     EXPECT_EQ(read.calibration_tokens, recipe.calibration_tokens);
     EXPECT_EQ(read.seed, recipe.seed);

@@ -73,6 +73,9 @@ class Backend {
 // caches.
 void forward(Backend& backend, const Batch& batch);
 
+// One layer of it: from residual stream to residual stream.
+void forward_layer(Backend& backend, int64_t layer);
+
 // kInvalidArgument for a token outside the vocabulary or chunks that do not tile the batch.
 Status check_batch(const Batch& batch, const ModelConfig& config);
 

@@ -3,20 +3,22 @@
 
 namespace quarot {
 
+void forward_layer(Backend& backend, int64_t layer) {
+  backend.normalize(layer, Space::kAttentionInput);
+  backend.project_qkv(layer);
+  backend.append_cache(layer);
+  backend.attend(layer);
+  backend.mix_heads(layer);
+  backend.project_output(layer);
+  backend.normalize(layer, Space::kFfnInput);
+  backend.project_gate_up(layer);
+  backend.gate(layer);
+  backend.project_down(layer);
+}
+
 void forward(Backend& backend, const Batch& batch) {
   backend.embed(batch);
-  for (int64_t layer = 0; layer < backend.config().layers; ++layer) {
-    backend.normalize(layer, Space::kAttentionInput);
-    backend.project_qkv(layer);
-    backend.append_cache(layer);
-    backend.attend(layer);
-    backend.mix_heads(layer);
-    backend.project_output(layer);
-    backend.normalize(layer, Space::kFfnInput);
-    backend.project_gate_up(layer);
-    backend.gate(layer);
-    backend.project_down(layer);
-  }
+  for (int64_t layer = 0; layer < backend.config().layers; ++layer) forward_layer(backend, layer);
 }
 
 Status check_batch(const Batch& batch, const ModelConfig& config) {

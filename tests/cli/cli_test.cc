@@ -364,7 +364,7 @@ TEST_F(Cli, RotatedModelIsTheSameFunction) {
   const Outcome outcome = run({"rotate", stories_, "-o", rotated, "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(keys(json::parse(outcome.out)),
-            (std::set<std::string>{"output", "recipe", "bytes", "resumed_layers"}));
+            (std::set<std::string>{"output", "recipe", "bytes", "resumed_layers", "peak_bytes"}));
   const auto perplexity = [&](const std::string& model) {
     const Outcome found = run({"eval", model, "--text", text_, "--window", "128", "--json"});
     EXPECT_EQ(found.status, 0) << found.err;
@@ -477,7 +477,7 @@ TEST_F(Cli, EvalStaysWithinItsMemory) {
   const double activations = 4 * (kRows * (buffers + cache) + logits);
   const double layer = 4 * (2 * of("hidden") * (attention + kv) + 3 * of("hidden") * of("ffn"));
   const double model = 4 * of("parameters");
-  // The program itself: code, tokenizer, the text and its tokens, oneDNN's packing buffers.
+  // The program itself: code, tokenizer, the text and its tokens, packing buffers.
   constexpr double kProgram = 80e6;
   const std::string wiki = (*data_folder() / "wikitext2" / "test.joined.txt").string();
   const Outcome outcome = run({"eval", smollm2()->string(), "--text", wiki, "--window", "1024",
