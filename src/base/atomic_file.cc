@@ -61,8 +61,12 @@ Status AtomicFile::commit() {
   if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0)
     return io_error(temporary_, "write");
   if (std::fclose(std::exchange(file_, nullptr)) != 0) return io_error(temporary_, "close");
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) return io_error(path_, "rename to");
-  sync_directory(path_.parent_path());
+  return rename_durably(temporary_, path_);
+}
+
+Status rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) return io_error(to, "rename to");
+  sync_directory(to.parent_path());
   return {};
 }
 

@@ -37,6 +37,9 @@ class AtomicFile {
   std::FILE* file_ = nullptr;
 };
 
+// Renames a file or a folder so that the new name survives a power cut.
+Status rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
 // One small file, whole or not at all.
 Status write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 

@@ -29,7 +29,9 @@ std::string unknown_command(CLI::App& app, std::string_view name) {
 }
 
 int run(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error like any other
+  // A closed pipe and a file beyond the limit are errors like any other.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app(
       "Rotate a language model so that no channel is an outlier, and quantise weights, activations "
       "and KV cache to 4 bits.");

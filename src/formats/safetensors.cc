@@ -113,4 +113,14 @@ Result<std::unique_ptr<SafetensorsSource>> open_safetensors(const fs::path& path
       std::make_unique<SafetensorsFiles>(std::move(contents)));
 }
 
+Result<std::string> read_safetensors_header(const fs::path& path) {
+  QUAROT_ASSIGN_OR_RETURN(const FileView file, map_file(path));
+  uint64_t length = 0;
+  if (file.bytes.size() >= sizeof(length)) std::memcpy(&length, file.bytes.data(), sizeof(length));
+  if (file.bytes.size() < sizeof(length) || length > file.bytes.size() - sizeof(length))
+    return error(ErrorCode::kCorrupt, "{}: the header is cut off", path.string());
+  const auto* text = reinterpret_cast<const char*>(file.bytes.data());
+  return std::string(text, sizeof(length) + length);
+}
+
 }  // namespace quarot

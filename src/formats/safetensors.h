@@ -32,6 +32,9 @@ class SafetensorsSource : public TensorSource {
 // dtypes. Of a shard, the tensors that the index assigns to it are there.
 Result<std::unique_ptr<SafetensorsSource>> open_safetensors(const std::filesystem::path& path);
 
+// The bytes of one file that stand before its data.
+Result<std::string> read_safetensors_header(const std::filesystem::path& path);
+
 // Writes one file, streaming: the header is computed from `plan` first, then the tensors' bytes are
 // appended in that order, then commit() puts it under its final name.
 struct TensorPlan {

@@ -7,7 +7,7 @@
 #include "base/mapped_file.h"
 #include "formats/json.h"
 #include "formats/llama2c.h"
-#include "formats/safetensors.h"
+#include "model/checksums.h"
 #include "model/gguf_checkpoint.h"
 
 namespace quarot {
@@ -46,10 +46,16 @@ class HuggingFaceCheckpoint final : public Checkpoint {
   static Result<std::unique_ptr<Checkpoint>> open(const fs::path& folder, const fs::path& weights) {
     auto checkpoint = std::make_unique<HuggingFaceCheckpoint>();
     checkpoint->folder_ = folder;
-    QUAROT_ASSIGN_OR_RETURN(checkpoint->config_, read_json_file(folder / "config.json"));
-    QUAROT_ASSIGN_OR_RETURN(checkpoint->tensors_, open_safetensors(weights));
     if (is_there(folder / "quarot.json")) {
       QUAROT_ASSIGN_OR_RETURN(checkpoint->manifest_, read_json_file(folder / "quarot.json"));
+      QUAROT_RETURN_IF_ERROR(check_files(folder, *checkpoint->manifest_));
+    }
+    QUAROT_ASSIGN_OR_RETURN(checkpoint->config_, read_json_file(folder / "config.json"));
+    QUAROT_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsSource> tensors, open_safetensors(weights));
+    if (checkpoint->manifest_) {
+      checkpoint->tensors_ = verified(std::move(tensors), *checkpoint->manifest_);
+    } else {
+      checkpoint->tensors_ = std::move(tensors);
     }
     return std::unique_ptr<Checkpoint>(std::move(checkpoint));
   }
@@ -76,7 +82,7 @@ class HuggingFaceCheckpoint final : public Checkpoint {
  private:
   fs::path folder_;
   nlohmann::json config_;
-  std::unique_ptr<SafetensorsSource> tensors_;
+  std::unique_ptr<TensorSource> tensors_;
   std::optional<nlohmann::json> manifest_;
 };
 

@@ -9,6 +9,7 @@
 #include "base/mapped_file.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "model/checksums.h"
 #include "quant/pack.h"
 #include "quarot/version.h"
 #include "recipe/prepare.h"
@@ -317,18 +318,22 @@ class ArtifactWriter {
     return write_file_atomically(partial_ / "config.json", config.dump(2));
   }
 
+  // quarot.json last, with the checksums of all else.
   Status finish() {
     manifest_["bases"] = pipeline_->transformer().descriptions();
     manifest_["calibration_tokens"] = calibration_tokens_;
     if (!errors_.empty()) manifest_["errors"] = errors_;
-    QUAROT_RETURN_IF_ERROR(write_file_atomically(partial_ / "quarot.json", manifest_.dump(2)));
     std::error_code failed;
-    fs::remove(partial_ / kMark, failed);
-    fs::rename(partial_, folder_, failed);
+    std::vector<fs::path> files;
+    for (const fs::directory_entry& entry : fs::directory_iterator(partial_, failed)) {
+      if (entry.path().filename() != kMark) files.push_back(entry.path());
+    }
     if (failed)
-      return error(ErrorCode::kIo, "{}: cannot rename to {}: {}", partial_.string(),
-                   folder_.string(), failed.message());
-    return {};
+      return error(ErrorCode::kIo, "{}: cannot read: {}", partial_.string(), failed.message());
+    QUAROT_RETURN_IF_ERROR(add_checksums(files, manifest_));
+    QUAROT_RETURN_IF_ERROR(write_file_atomically(partial_ / "quarot.json", manifest_.dump(2)));
+    fs::remove(partial_ / kMark, failed);
+    return rename_durably(partial_, folder_);
   }
 
   const Checkpoint& checkpoint_;

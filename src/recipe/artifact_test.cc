@@ -220,6 +220,56 @@ TEST_F(Artifact, RefusesWhatItCannotDo) {
           "carries a recipe already");
 }
 
+Status open_all(const fs::path& folder) {
+  auto checkpoint = open_checkpoint(folder);
+  if (!checkpoint.ok()) return checkpoint.error();
+  const auto model = load_model(**checkpoint);
+  return model.ok() ? Status() : Status(model.error());
+}
+
+// In every file of a packed model some random bit is flipped, and again: loading it fails, and says
+// which file, or which tensor, it was.
+TEST_F(Artifact, AFlippedBitIsFoundAndNamed) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path folder = root_ / "out";
+  Recipe recipe = value_of(recipe_by_name("quarot"));
+  const auto checkpoint = value_of(open_checkpoint(stories()));
+  (void)value_of(write_artifact(*checkpoint, *value_of(checkpoint->open_tokenizer()), recipe,
+                                {.pack = true, .matrices = Dtype::kF16, .calibration = {}}, folder,
+                                progress_));
+  testing::expect_ok(open_all(folder));
+  Random random(1);
+  for (const std::string& name : names_in(folder)) {
+    for (int i = 0; i < 20; ++i) {
+      const auto size = fs::file_size(folder / name);
+      // The last byte is a tensor's; a header is short beside the data.
+      const auto place =
+          i == 0 ? size - 1 : random.below(i < 10 ? std::min<uint64_t>(size, 500) : size);
+      const auto flip = [&, bit = char(1 << random.below(8))] {
+        std::fstream file(folder / name, std::ios::binary | std::ios::in | std::ios::out);
+        file.seekg(static_cast<std::streamoff>(place));
+        const int byte = file.get();
+        file.seekp(static_cast<std::streamoff>(place));
+        file.put(static_cast<char>(byte ^ bit));
+      };
+      flip();
+      const Status status = open_all(folder);
+      flip();
+      ASSERT_FALSE(status.ok()) << name << " at " << place;
+      const std::string& message = status.error().message();
+      EXPECT_TRUE(message.find(name) != std::string::npos ||
+                  message.find("tensor model.") != std::string::npos ||
+                  message.find("tensor lm_head.") != std::string::npos)
+          << name << " at " << place << ": " << message;
+      if (i == 0 && name.ends_with(".safetensors")) {
+        EXPECT_NE(message.find("damaged"), std::string::npos) << message;
+        EXPECT_NE(message.find("tensor "), std::string::npos) << message;
+      }
+    }
+  }
+  testing::expect_ok(open_all(folder));
+}
+
 // What quarot.json says of itself.
 TEST_F(Artifact, ManifestHoldsWhatReproducesIt) {
   QUAROT_NEEDS(data_folder());
