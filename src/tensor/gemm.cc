@@ -13,9 +13,8 @@ namespace quarot {
 
 namespace {
 
-// Goto and van de Geijn (2008): a block of `a` stays in the L2 cache, a panel of `b` in the L1
-// cache, a tile of y in registers.
-constexpr int64_t kInner = 256;
+// Goto and van de Geijn (2008): a block of `a`, kChain deep, stays in the L2 cache, a panel of `b`
+// in the L1 cache, a tile of y in registers.
 constexpr int64_t kBlockRows = 252;  // a multiple of 12 and of 6
 constexpr int64_t kBlockCols = 512;
 constexpr int64_t kFewRows = 4;
@@ -59,6 +58,11 @@ void pad(ConstMatrixRef rows, int64_t width, float* out) {
   }
 }
 
+// y = sums, or y += sums.
+void put(const float* sums, bool add, std::span<float> y) {
+  for (size_t i = 0; i < y.size(); ++i) y[i] = add ? y[i] + sums[i] : sums[i];
+}
+
 struct Product {
   ConstMatrixRef a;  // [m, inner]
   ConstMatrixRef b;  // [inner, n], or [n, inner]
@@ -72,12 +76,12 @@ struct Product {
     thread_local AlignedVector<float> packed;
     thread_local AlignedVector<float> panel;
     thread_local AlignedVector<float> tile;
-    packed.resize((kBlockRows + kernel.rows) * kInner);
-    panel.resize(kernel.cols * kInner);
+    packed.resize((kBlockRows + kernel.rows) * kChain);
+    panel.resize(kernel.cols * kChain);
     tile.resize(kernel.rows * kernel.cols);
     const int64_t inner = a.cols();
-    for (int64_t k = 0; k == 0 || k < inner; k += kInner) {
-      const int64_t depth = std::min(kInner, inner - k);
+    for (int64_t k = 0; k == 0 || k < inner; k += kChain) {
+      const int64_t depth = std::min(kChain, inner - k);
       for (int64_t r = 0; r < rows; r += kernel.rows) {
         interleave(a.rows(first_row + r, std::min(kernel.rows, rows - r)).cols(k, depth),
                    kernel.rows, packed.data() + r * depth);
@@ -92,14 +96,20 @@ struct Product {
         for (int64_t r = 0; r < rows; r += kernel.rows) {
           const int64_t height = std::min(kernel.rows, rows - r);
           const MatrixRef out = y.rows(first_row + r, height).cols(first_col + c, width);
-          std::ranges::fill(tile, 0.0F);
-          for (int64_t i = 0; (accumulate || k > 0) && i < height; ++i)
-            std::ranges::copy(out.row(i), tile.data() + i * kernel.cols);
           kernel.run(depth, packed.data() + r * depth, panel.data(), tile.data());
           for (int64_t i = 0; i < height; ++i)
-            std::copy_n(tile.data() + i * kernel.cols, width, out.row_data(i));
+            put(tile.data() + i * kernel.cols, accumulate || k > 0, out.row(i));
         }
       }
+    }
+  }
+
+  void dots(int64_t row, int64_t col) const {
+    float sums[kDots];
+    for (int64_t k = 0; k == 0 || k < a.cols(); k += kChain) {
+      kernel.dots(std::min(kChain, a.cols() - k), a.row_data(row) + k, b.row_data(col) + k,
+                  b.stride(), sums);
+      put(sums, accumulate || k > 0, y.row(row).subspan(static_cast<size_t>(col), kDots));
     }
   }
 
@@ -108,11 +118,7 @@ struct Product {
     parallel_for(y.cols() / kDots, std::max<int64_t>(1, 4096 / (a.cols() + 1)),
                  [&](int64_t first, int64_t last) {
                    for (int64_t i = first * kDots; i < last * kDots; i += kDots) {
-                     for (int64_t r = 0; r < y.rows(); ++r) {
-                       float* out = y.row_data(r) + i;
-                       if (!accumulate) std::fill_n(out, kDots, 0.0F);
-                       kernel.dots(a.cols(), a.row_data(r), b.row_data(i), b.stride(), out);
-                     }
+                     for (int64_t r = 0; r < y.rows(); ++r) dots(r, i);
                    }
                  });
   }

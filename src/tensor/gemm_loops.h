@@ -32,7 +32,7 @@ template <typename V>
 void run_dots(int64_t inner, const float* x, const float* w, int64_t stride, float* y) {
   constexpr int kQuads = kDots / 4;
   Quad sums[kQuads];
-  for (int q = 0; q < kQuads; ++q) sums[q] = load_quad(y + 4 * q);
+  for (int q = 0; q < kQuads; ++q) sums[q] = Quad{};
   int64_t k = 0;
   for (; k + 4 <= inner; k += 4) {
 #pragma GCC unroll 4
@@ -62,7 +62,7 @@ void run_tile(int64_t inner, const float* a, const float* b, float* tile) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = V::load(tile + r * kCols + v * V::kLanes);
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = V::broadcast(0);
   }
   for (; inner > 0; --inner, a += kRows, b += kCols) {
     typename V::Type row[kVectors];
