@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 
 #if defined(__SANITIZE_THREAD__)
 #define QUAROT_TSAN 1
@@ -40,6 +41,13 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
 #pragma omp parallel for num_threads(static_cast <int>(parts)) schedule(static, 1)
   for (int64_t i = 0; i < parts; ++i) part(i);
 #endif
+}
+
+void parallel_each(int64_t count, FunctionRef<void(int64_t)> body) {
+  std::atomic<int64_t> next = 0;
+  parallel_for(std::min<int64_t>(thread_count(), count), 1, [&](int64_t, int64_t) {
+    for (int64_t i = next++; i < count; i = next++) body(i);
+  });
 }
 
 }  // namespace quarot

@@ -14,4 +14,8 @@ void set_thread_count(int count);  // 1 or more; for the whole process
 // `grain` elements where there are so many. Results must not depend on how the ranges are cut.
 void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body);
 
+// body(i) for every i in [0, count), each given to the next thread that is free: for work of
+// unequal size.
+void parallel_each(int64_t count, FunctionRef<void(int64_t)> body);
+
 }  // namespace quarot

@@ -128,7 +128,7 @@ void attention(const Kernels& kernels, const AttentionTask& task) {
     int64_t chunk;
     int64_t state;  // of the run's first query in this chunk
   };
-  const int64_t state_size = (2 + l.groups + l.head_dim + 15) / 16 * 16;
+  const int64_t state_size = l.head_dim + kStateTail;
   std::vector<Item> items;
   std::vector<int64_t> first_state;
   int64_t states = 0;
@@ -142,13 +142,11 @@ void attention(const Kernels& kernels, const AttentionTask& task) {
   }
   first_state.push_back(states);
   AlignedVector<float> state(static_cast<size_t>(states * state_size));
-  parallel_for(static_cast<int64_t>(items.size()), 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      AttendTask a = attend_task(task, *items[i].run, items[i].chunk);
-      for (int r = 0; r < a.rows; ++r)
-        a.state[r] = state.data() + (items[i].state + r) * state_size;
-      kernels.attend(a);
-    }
+  parallel_each(static_cast<int64_t>(items.size()), [&](int64_t i) {
+    const Item& item = items[static_cast<size_t>(i)];
+    AttendTask a = attend_task(task, *item.run, item.chunk);
+    for (int r = 0; r < a.rows; ++r) a.state[r] = state.data() + (item.state + r) * state_size;
+    kernels.attend(a);
   });
   parallel_for(static_cast<int64_t>(runs.size()), 16, [&](int64_t first, int64_t last) {
     AlignedVector<float> sum(static_cast<size_t>(state_size));

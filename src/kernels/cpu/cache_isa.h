@@ -1,7 +1,7 @@
 // The quantised KV cache, written once for every instruction set; see gemm_tile.h for how it is
-// included, rows_isa.h for `V`, which here also gives fma, keep_above (x where y > limit, else 0),
+// included, rows_isa.h for `V`, which here also gives keep_above (x where y > limit, else 0),
 // Words with load_words, shr<n>, shl_or<n> (x | y << n), as_float and low_bits<b> (the low b bits
-// as a float), load_bytes (16 uint8 as floats), and kWide (one register holds 16 floats).
+// as a float) and load_bytes (16 uint8 as floats).
 #pragma once
 
 #include "kernels/cache_task.h"
@@ -12,6 +12,11 @@ namespace quarot::cpu {
 
 inline constexpr int kAttendRows = 8;  // queries that share one reading of a page
 inline constexpr int kMaxCacheGroups = 8;
+
+// What queries make of one chunk: o [head_dim], then a tail of 16: l, o_zero [groups], …, m last.
+inline constexpr int64_t kStateTail = 16;
+inline constexpr int64_t kStateLargest = kStateTail - 1;
+static_assert(1 + kMaxCacheGroups <= kStateLargest);
 
 // Queries against the pages of one chunk of one KV head.
 struct AttendTask {
@@ -24,7 +29,7 @@ struct AttendTask {
   int64_t head_dim = 0, groups = 1;
   int k_bits = 4, v_bits = 4;
   int64_t k_scales = 0, k_zeros = 0, v_words = 0, v_scales = 0, v_zeros = 0;
-  float* state[kAttendRows];  // out: m, l, o_zero [groups], o [head_dim]
+  float* state[kAttendRows];  // out
 };
 
 template <class V>
@@ -112,16 +117,33 @@ struct Cache {
     }
   }
 
-  static void put_field(uint32_t* words, int64_t stride, int64_t index, int bits, uint32_t value) {
-    const int64_t bit = index * bits;
-    const auto shift = static_cast<int>(bit % 32);
+  // One token's field of every channel's bit string, which other tokens share.
+  static void put_values(uint32_t* words, int64_t head_dim, int64_t slot, int bits,
+                         const uint32_t* q, int64_t count) {
+    const auto shift = static_cast<int>(slot * bits % 32);
     const uint32_t mask = ~uint32_t{0} >> (32 - bits);
-    uint32_t* word = words + bit / 32 * stride;
-    *word = (*word & ~(mask << shift)) | value << shift;
-    if (shift + bits > 32) {
-      word += stride;
-      *word = (*word & ~(mask >> (32 - shift))) | value >> (32 - shift);
+    words += slot * bits / 32 * head_dim;
+    for (int64_t i = 0; i < count; ++i) words[i] = (words[i] & ~(mask << shift)) | q[i] << shift;
+    if (shift + bits <= 32) return;
+    const int rest = 32 - shift;
+    words += head_dim;
+    for (int64_t i = 0; i < count; ++i) words[i] = (words[i] & ~(mask >> rest)) | q[i] >> rest;
+  }
+
+  // A token's own bit string, whole words of it.
+  static void put_keys(uint32_t* words, int bits, const uint32_t* q, int64_t count) {
+    uint64_t string = 0;
+    int held = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      string |= uint64_t{q[i]} << held;
+      held += bits;
+      if (held < 32) continue;
+      *words = static_cast<uint32_t>(string);
+      words += kPageTokens;
+      string >>= 32;
+      held -= 32;
     }
+    if (held > 0) *words = static_cast<uint32_t>(string);
   }
 
   static void store(const HeadsTask& t, const CacheToken& at, int64_t head, const float* x) {
@@ -132,25 +154,24 @@ struct Cache {
     auto* words = reinterpret_cast<uint32_t*>(page + (t.values ? l.v_words() : 0));
     auto* scales = reinterpret_cast<float*>(page + (t.values ? l.v_scales() : l.k_scales()));
     auto* zeros = reinterpret_cast<uint8_t*>(page + (t.values ? l.v_zeros() : l.k_zeros()));
-    words += t.values ? 0 : slot;
-    const int64_t stride = t.values ? l.head_dim : kPageTokens;
     const int64_t group = l.head_dim / l.groups;
     for (int64_t g = 0; g < l.groups; ++g) {
       const float* part = x + g * group;
       const Grid grid = bits == 32 ? Grid{1, 0} : grid_of(part, group, bits, t.clip);
       scales[g * kPageTokens + slot] = grid.scale;
       zeros[g * kPageTokens + slot] = static_cast<uint8_t>(grid.zero);
-      int8_t levels[kMaxGroup];
-      if (bits < 32) quantize(part, group, grid, bits, levels);
-      for (int64_t i = 0; i < group; ++i) {
-        uint32_t q;
-        if (bits == 32) {
-          __builtin_memcpy(&q, part + i, sizeof q);
-        } else {
-          q = static_cast<uint32_t>(levels[i] + 128);
-        }
-        const int64_t d = g * group + i;
-        put_field(words + (t.values ? d : 0), stride, t.values ? slot : d, bits, q);
+      uint32_t q[kMaxGroup];
+      if (bits == 32) {
+        __builtin_memcpy(q, part, static_cast<uint64_t>(group) * sizeof(float));
+      } else {
+        int8_t levels[kMaxGroup];
+        quantize(part, group, grid, bits, levels);
+        for (int64_t i = 0; i < group; ++i) q[i] = static_cast<uint32_t>(levels[i] + 128);
+      }
+      if (t.values) {
+        put_values(words + g * group, l.head_dim, slot, bits, q, group);
+      } else {
+        put_keys(words + slot + g * group * bits / 32 * kPageTokens, bits, q, group);
       }
     }
   }
@@ -198,19 +219,29 @@ struct Cache {
   // still make enough independent sums, and a query's element is loaded once for both.
   static constexpr int kVectors = V::kWide ? 2 : 1;
 
-  // Per-page arrays of the queries.
-  struct Page {
-    alignas(64) float scores[kAttendRows][kPageTokens];
-    alignas(64) float weights[kMaxCacheGroups][kAttendRows][kPageTokens];
+  // The queries' numbers over a chunk.
+  struct Chunk {
+    alignas(64) float scores[kAttendRows][kChunkTokens];   // then their exponentials
+    alignas(64) float weights[kAttendRows][kChunkTokens];  // these times the scales of a group
     float q_sums[kMaxCacheGroups][kAttendRows];
-    float decay[kAttendRows];
   };
 
-  // scores[row…row+kRows−1] of tokens first…first+16·kVectors−1.
+  static const std::byte* page_data(const AttendTask& t, int64_t page) {
+    return t.pages[page] + t.page_offset;
+  }
+
+  // Pages lie apart, where no prefetcher of the processor expects them: while one is read, the next
+  // is asked for. How far on it is.
+  static int64_t next_page(const AttendTask& t, int64_t page) {
+    return page + 1 < t.last_page ? page_data(t, page + 1) - page_data(t, page) : 0;
+  }
+
+  // scores[row…row+kRows−1] of tokens first…first+16·kVectors−1 of a page.
   template <int kBits, int kRows>
-  static void score(const AttendTask& t, const std::byte* data, int row, int64_t first,
-                    Page& page) {
+  static void score(const AttendTask& t, int64_t page, int row, int64_t first, Chunk& chunk) {
     constexpr int kV = kVectors;
+    const std::byte* data = page_data(t, page);
+    const int64_t next = next_page(t, page);
     const auto* words = reinterpret_cast<const uint32_t*>(data) + first;
     const auto* scales = reinterpret_cast<const float*>(data + t.k_scales) + first;
     const auto* zeros = reinterpret_cast<const uint8_t*>(data + t.k_zeros) + first;
@@ -225,8 +256,9 @@ struct Cache {
       for (int64_t d = g * group; d < (g + 1) * group; d += kFields<kBits>) {
         Words w[kV][kUnit<kBits>];
         unroll<kV * kUnit<kBits>>([&](auto i) {
-          w[i / kUnit<kBits>][i % kUnit<kBits>] =
-              V::load_words(words + i % kUnit<kBits> * kPageTokens + i / kUnit<kBits> * kLanes);
+          const uint32_t* p = words + i % kUnit<kBits> * kPageTokens + i / kUnit<kBits> * kLanes;
+          __builtin_prefetch(reinterpret_cast<const std::byte*>(p) + next);
+          w[i / kUnit<kBits>][i % kUnit<kBits>] = V::load_words(p);
         });
         words += kUnit<kBits> * kPageTokens;
         unroll<kFields<kBits>>([&](auto j) {
@@ -242,124 +274,110 @@ struct Cache {
         constexpr int r = i / kV;
         constexpr int v = i % kV;
         const int64_t at = g * kPageTokens + v * kLanes;
-        const F zero = V::mul(V::load_bytes(zeros + at), V::splat(page.q_sums[g][row + r]));
+        const F zero = V::mul(V::load_bytes(zeros + at), V::splat(chunk.q_sums[g][row + r]));
         total[i] = V::add(total[i], V::mul(V::load(scales + at), V::sub(dot[i], zero)));
       });
     }
+    const int64_t token = (page - t.first_page) * kPageTokens + first;
     unroll<kRows * kV>(
-        [&](auto i) { V::store(page.scores[row + i / kV] + first + i % kV * kLanes, total[i]); });
+        [&](auto i) { V::store(chunk.scores[row + i / kV] + token + i % kV * kLanes, total[i]); });
   }
 
-  // o[row…] of channels first…first+16·kVectors−1, all of group g: decays, then takes the page in.
   template <int kBits, int kRows>
-  static void output(const AttendTask& t, const std::byte* data, int row, int64_t first, int64_t g,
-                     const Page& page) {
-    constexpr int kV = kVectors;
-    const auto* words = reinterpret_cast<const uint32_t*>(data + t.v_words) + first;
+  static void score_pages(const AttendTask& t, int row, Chunk& chunk) {
+    for (int64_t page = t.first_page; page < t.last_page; ++page) {
+      for (int64_t i = 0; i < kPageTokens; i += kVectors * kLanes) {
+        score<kBits, kRows>(t, page, row, i, chunk);
+      }
+    }
+  }
+
+  // The softmax of one query, but for the division: its scores become exponentials.
+  static void exponentiate(const AttendTask& t, int row, Chunk& chunk) {
+    float* s = chunk.scores[row];
+    const int64_t first = t.first_page * kPageTokens;
+    const int64_t count = t.last_page * kPageTokens - first;
+    for (int64_t i = 0; i < count && first + i < t.begin[row]; ++i) s[i] = kNever;
+    for (int64_t i = count - 1; i >= 0 && first + i >= t.end[row]; --i) s[i] = kNever;
+    F largest = V::splat(kNever);
+    for (int64_t i = 0; i < count; i += kLanes) largest = V::max(V::load(s + i), largest);
+    const float m = V::largest(largest);
+    const F base = V::splat(m == kNever ? 0.0F : m);
+    F sum = V::splat(0.0F);
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const F x = V::load(s + i);
+      const F p = V::keep_above(R::exp(V::sub(x, base)), x, kNever);
+      V::store(s + i, p);
+      sum = V::add(sum, p);
+    }
+    float* tail = t.state[row] + t.head_dim;
+    V::store(tail, V::splat(0.0F));
+    tail[0] = V::sum(sum);
+    tail[kStateLargest] = m;
+  }
+
+  // weights[row] and o_zero of group g.
+  static void weigh(const AttendTask& t, int row, int64_t g, Chunk& chunk) {
+    const float* p = chunk.scores[row];
+    float* w = chunk.weights[row];
+    F sum = V::splat(0.0F);
+    for (int64_t page = t.first_page; page < t.last_page; ++page) {
+      const std::byte* data = page_data(t, page);
+      const auto* scales = reinterpret_cast<const float*>(data + t.v_scales) + g * kPageTokens;
+      const auto* zeros = reinterpret_cast<const uint8_t*>(data + t.v_zeros) + g * kPageTokens;
+      for (int64_t i = 0; i < kPageTokens; i += kLanes, p += kLanes, w += kLanes) {
+        const F weight = V::mul(V::load(p), V::load(scales + i));
+        V::store(w, weight);
+        sum = V::add(sum, V::mul(weight, V::load_bytes(zeros + i)));
+      }
+    }
+    t.state[row][t.head_dim + 1 + g] = V::sum(sum);
+  }
+
+  // o[row…row+kRows−1] of channels first…first+16·kV−1, all of the group that was weighed.
+  template <int kBits, int kRows, int kV>
+  static void output(const AttendTask& t, int row, int64_t first, const Chunk& chunk) {
     F o[kRows * kV];
-    unroll<kRows * kV>([&](auto i) {
-      const float* old = t.state[row + i / kV] + 2 + t.groups + first + i % kV * kLanes;
-      o[i] = V::mul(V::load(old), V::splat(page.decay[row + i / kV]));
-    });
-    for (int64_t token = 0; token < kPageTokens; token += kFields<kBits>) {
-      Words w[kV][kUnit<kBits>];
-      unroll<kV * kUnit<kBits>>([&](auto i) {
-        w[i / kUnit<kBits>][i % kUnit<kBits>] =
-            V::load_words(words + i % kUnit<kBits> * t.head_dim + i / kUnit<kBits> * kLanes);
-      });
-      words += kUnit<kBits> * t.head_dim;
-      unroll<kFields<kBits>>([&](auto j) {
-        unroll<kV>([&](auto v) {
-          const F value = field<kBits, j>(w[v]);
-          unroll<kRows>([&](auto r) {
-            const F weight = V::splat(page.weights[g][row + r][token + j]);
-            o[r * kV + v] = V::fma(weight, value, o[r * kV + v]);
+    unroll<kRows * kV>([&](auto i) { o[i] = V::splat(0.0F); });
+    for (int64_t page = t.first_page; page < t.last_page; ++page) {
+      const auto* words = reinterpret_cast<const uint32_t*>(page_data(t, page) + t.v_words) + first;
+      const int64_t next = next_page(t, page);
+      const int64_t begin = (page - t.first_page) * kPageTokens;
+      for (int64_t token = begin; token < begin + kPageTokens; token += kFields<kBits>) {
+        Words w[kV][kUnit<kBits>];
+        unroll<kV * kUnit<kBits>>([&](auto i) {
+          const uint32_t* p = words + i % kUnit<kBits> * t.head_dim + i / kUnit<kBits> * kLanes;
+          __builtin_prefetch(reinterpret_cast<const std::byte*>(p) + next);
+          w[i / kUnit<kBits>][i % kUnit<kBits>] = V::load_words(p);
+        });
+        words += kUnit<kBits> * t.head_dim;
+        unroll<kFields<kBits>>([&](auto j) {
+          unroll<kV>([&](auto v) {
+            const F value = field<kBits, j>(w[v]);
+            unroll<kRows>([&](auto r) {
+              const F weight = V::splat(chunk.weights[row + r][token + j]);
+              o[r * kV + v] = V::fma(weight, value, o[r * kV + v]);
+            });
           });
         });
-      });
+      }
     }
-    unroll<kRows * kV>([&](auto i) {
-      V::store(t.state[row + i / kV] + 2 + t.groups + first + i % kV * kLanes, o[i]);
-    });
-  }
-
-  // The online softmax of one query over one page: its scores become weights.
-  static void weigh(const AttendTask& t, const std::byte* data, int row, int64_t token,
-                    Page& page) {
-    float* s = page.scores[row];
-    for (int64_t i = 0; i < kPageTokens; ++i) {
-      if (token + i < t.begin[row] || token + i >= t.end[row]) s[i] = kNever;
-    }
-    float* state = t.state[row];
-    const F s0 = V::load(s);
-    const F s1 = V::load(s + kLanes);
-    const float found = V::largest(V::max(s0, s1));
-    const float m = found > state[0] ? found : state[0];
-    const F base = V::splat(m == kNever ? 0.0F : m);
-    const float decay = V::first(R::exp(V::sub(V::splat(state[0]), base)));
-    const F p0 = V::keep_above(R::exp(V::sub(s0, base)), s0, kNever);
-    const F p1 = V::keep_above(R::exp(V::sub(s1, base)), s1, kNever);
-    state[0] = m;
-    state[1] = fma1(state[1], decay, V::sum(V::add(p0, p1)));
-    page.decay[row] = decay;
-    const auto* scales = reinterpret_cast<const float*>(data + t.v_scales);
-    const auto* zeros = reinterpret_cast<const uint8_t*>(data + t.v_zeros);
-    for (int64_t g = 0; g < t.groups; ++g, scales += kPageTokens, zeros += kPageTokens) {
-      const F w0 = V::mul(p0, V::load(scales));
-      const F w1 = V::mul(p1, V::load(scales + kLanes));
-      V::store(page.weights[g][row], w0);
-      V::store(page.weights[g][row] + kLanes, w1);
-      const F z =
-          V::add(V::mul(w0, V::load_bytes(zeros)), V::mul(w1, V::load_bytes(zeros + kLanes)));
-      state[2 + g] = fma1(state[2 + g], decay, V::sum(z));
-    }
-  }
-
-  static float fma1(float x, float y, float z) {
-    return V::first(V::fma(V::splat(x), V::splat(y), V::splat(z)));
+    unroll<kRows * kV>(
+        [&](auto i) { V::store(t.state[row + i / kV] + first + i % kV * kLanes, o[i]); });
   }
 
   template <int kBits, int kRows>
-  static void score_page(const AttendTask& t, const std::byte* data, int row, Page& page) {
-    for (int64_t i = 0; i < kPageTokens; i += kVectors * kLanes) {
-      score<kBits, kRows>(t, data, row, i, page);
-    }
-  }
-
-  template <int kBits, int kRows>
-  static void output_page(const AttendTask& t, const std::byte* data, int row, Page& page) {
+  static void output_group(const AttendTask& t, int row, int64_t g, const Chunk& chunk) {
     constexpr int64_t kStep = kVectors * kLanes;
     const int64_t group = t.head_dim / t.groups;
-    for (int64_t g = 0; g < t.groups; ++g) {
-      int64_t d = g * group;
-      for (; d + kStep <= (g + 1) * group; d += kStep) {
-        output<kBits, kRows>(t, data, row, d, g, page);
-      }
-      // What is left of a head_dim that is an odd multiple of 16, one query at a time at the width
-      // of one vector.
-      for (; d < (g + 1) * group; d += kLanes) {
-        for (int r = 0; r < kRows; ++r) narrow_output<kBits>(t, data, row + r, d, g, page);
-      }
+    int64_t d = g * group;
+    for (; d + kStep <= (g + 1) * group; d += kStep) {
+      output<kBits, kRows, kVectors>(t, row, d, chunk);
     }
-  }
-
-  template <int kBits>
-  static void narrow_output(const AttendTask& t, const std::byte* data, int row, int64_t first,
-                            int64_t g, const Page& page) {
-    float* out = t.state[row] + 2 + t.groups + first;
-    const auto* words = reinterpret_cast<const uint32_t*>(data + t.v_words) + first;
-    F o = V::mul(V::load(out), V::splat(page.decay[row]));
-    for (int64_t token = 0; token < kPageTokens; token += kFields<kBits>) {
-      Words w[kUnit<kBits>];
-      for (auto& word : w) {
-        word = V::load_words(words);
-        words += t.head_dim;
-      }
-      unroll<kFields<kBits>>([&](auto j) {
-        o = V::fma(V::splat(page.weights[g][row][token + j]), field<kBits, j>(w), o);
-      });
+    // What is left of a head_dim that is an odd multiple of 16, one query at a time.
+    for (; d < (g + 1) * group; d += kLanes) {
+      for (int r = 0; r < kRows; ++r) output<kBits, 1, 1>(t, row + r, d, chunk);
     }
-    V::store(out, o);
   }
 
   // work(bits, rows, first row) for all rows, in few and even parts.
@@ -409,7 +427,7 @@ struct Cache {
   }
 
   static void attend(const AttendTask& t) {
-    Page page;
+    Chunk chunk;
     const int64_t group = t.head_dim / t.groups;
     for (int r = 0; r < t.rows; ++r) {
       for (int64_t g = 0; g < t.groups; ++g) {
@@ -417,37 +435,57 @@ struct Cache {
         for (int64_t d = 0; d < group; d += kLanes) {
           sum = V::add(sum, V::load(t.q[r] + g * group + d));
         }
-        page.q_sums[g][r] = V::sum(sum);
+        chunk.q_sums[g][r] = V::sum(sum);
       }
-      t.state[r][0] = kNever;
-      for (int64_t i = 1; i < 2 + t.groups + t.head_dim; ++i) t.state[r][i] = 0;
     }
-    for (int64_t i = t.first_page; i < t.last_page; ++i) {
-      const std::byte* data = t.pages[i] + t.page_offset;
-      with_bits(t.k_bits, t.rows,
-                [&](auto bits, auto rows, int row) { score_page<bits, rows>(t, data, row, page); });
-      for (int r = 0; r < t.rows; ++r) weigh(t, data, r, i * kPageTokens, page);
-      with_bits(t.v_bits, t.rows, [&](auto bits, auto rows, int row) {
-        output_page<bits, rows>(t, data, row, page);
-      });
+    with_bits(t.k_bits, t.rows,
+              [&](auto bits, auto rows, int row) { score_pages<bits, rows>(t, row, chunk); });
+    for (int r = 0; r < t.rows; ++r) exponentiate(t, r, chunk);
+    for (int64_t g = 0; g < t.groups; ++g) {
+      for (int r = 0; r < t.rows; ++r) weigh(t, r, g, chunk);
+      with_bits(t.v_bits, t.rows,
+                [&](auto bits, auto rows, int row) { output_group<bits, rows>(t, row, g, chunk); });
     }
   }
 
-  // y = the outputs of `chunks` states, `stride` floats apart, of one query.
+  // y = the outputs of `chunks` states, `stride` floats apart, of one query; `sum` is one more.
   static void merge(const float* states, int64_t chunks, int64_t stride, int64_t groups,
                     int64_t head_dim, float* sum, float* y) {
+    const int64_t size = head_dim + kStateTail;
+    const float* largest = states + head_dim + kStateLargest;
     float m = kNever;
-    for (int64_t c = 0; c < chunks; ++c) m = states[c * stride] > m ? states[c * stride] : m;
-    const int64_t count = 1 + groups + head_dim;  // l, o_zero, o
-    for (int64_t i = 0; i < count; ++i) sum[i] = 0;
+    for (int64_t c = 0; c < chunks; ++c) m = largest[c * stride] > m ? largest[c * stride] : m;
+    for (int64_t i = 0; i < size; i += kLanes) V::store(sum + i, V::splat(0.0F));
     for (int64_t c = 0; c < chunks; ++c) {
-      const float* state = states + c * stride;
-      const float a = V::first(R::exp(V::splat(state[0] - m)));
-      for (int64_t i = 0; i < count; ++i) sum[i] = fma1(state[1 + i], a, sum[i]);
+      const F a = R::exp(V::splat(largest[c * stride] - m));
+      for (int64_t i = 0; i < size; i += kLanes) {
+        V::store(sum + i, V::fma(V::load(states + c * stride + i), a, V::load(sum + i)));
+      }
     }
+    const float* tail = sum + head_dim;
+    const F l = V::splat(tail[0]);
     const int64_t group = head_dim / groups;
-    const float* o = sum + 1 + groups;
-    for (int64_t d = 0; d < head_dim; ++d) y[d] = (o[d] - sum[1 + d / group]) / sum[0];
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      const F zero = V::splat(tail[1 + d / group]);
+      V::store(y + d, V::div(V::sub(V::load(sum + d), zero), l));
+    }
+  }
+
+  // Enough independent sums to hide the latency of a multiply-add, and few enough for registers.
+  static int64_t float_peak(int64_t rounds) {
+    constexpr int kCount = V::kWide ? 12 : 6;
+    F sums[kCount];
+    unroll<kCount>([&](auto i) { sums[i] = V::splat(static_cast<float>(i)); });
+    const F x = V::splat(0.999F);
+    for (int64_t round = 0; round < rounds; ++round) {
+      unroll<kCount>([&](auto i) { sums[i] = V::fma(sums[i], x, x); });
+    }
+    alignas(64) float kept[kLanes];
+    unroll<kCount>([&](auto i) {
+      V::store(kept, sums[i]);
+      asm volatile("" : : "m"(kept));  // the sums are needed
+    });
+    return rounds * kCount * kLanes;
   }
 };
 

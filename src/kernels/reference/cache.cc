@@ -131,43 +131,41 @@ float score(const CacheLayout& l, const std::byte* page, int64_t slot, const flo
   return total;
 }
 
-// Tokens first…last−1 of a page.
-void attend(const CacheLayout& l, const std::byte* page, int64_t first, int64_t last,
-            const float* q, State& state) {
-  float scores[kPageTokens];
-  float m = state.m;
+// Positions first…last−1, all of one chunk.
+State attend(const CacheLayout& l, const std::byte* const* pages, int64_t offset, int64_t first,
+             int64_t last, const float* q) {
+  const auto page = [&](int64_t t) { return pages[t / kPageTokens] + offset; };
+  State state(l);
+  std::vector<float> p;
   for (int64_t t = first; t < last; ++t) {
-    scores[t] = score(l, page, t, q);
-    m = std::max(m, scores[t]);
+    p.push_back(score(l, page(t), t % kPageTokens, q));
+    state.m = std::max(state.m, p.back());
   }
-  const float a = exp(state.m - m);
-  state.m = m;
-  float p[kPageTokens] = {};
   float sums[16] = {};
-  for (int64_t t = first; t < last; ++t) p[t] = exp(scores[t] - m);
-  for (int64_t t = 0; t < kPageTokens; ++t) sums[t % 16] += p[t];
-  state.l = std::fma(state.l, a, folded(sums));
+  for (int64_t t = first; t < last; ++t) {
+    p[t - first] = exp(p[t - first] - state.m);
+    sums[t % 16] += p[t - first];
+  }
+  state.l = folded(sums);
 
-  const auto* words = reinterpret_cast<const uint32_t*>(page + l.v_words());
-  const auto* scales = reinterpret_cast<const float*>(page + l.v_scales());
-  const auto* zeros = reinterpret_cast<const uint8_t*>(page + l.v_zeros());
   const int64_t group = l.head_dim / l.groups;
   for (int64_t g = 0; g < l.groups; ++g) {
-    float weights[kPageTokens];
     float zero_sums[16] = {};
-    for (int64_t t = 0; t < kPageTokens; ++t) {
-      weights[t] = p[t] * scales[g * kPageTokens + t];
-      zero_sums[t % 16] += weights[t] * static_cast<float>(zeros[g * kPageTokens + t]);
-    }
-    state.o_zero[g] = std::fma(state.o_zero[g], a, folded(zero_sums));
-    for (int64_t d = g * group; d < (g + 1) * group; ++d) {
-      float o = state.o[d] * a;
-      for (int64_t t = 0; t < kPageTokens; ++t) {
-        o = std::fma(weights[t], field_value(words + d, l.head_dim, t, l.v_bits), o);
+    for (int64_t t = first; t < last; ++t) {
+      const int64_t at = g * kPageTokens + t % kPageTokens;
+      const auto* words = reinterpret_cast<const uint32_t*>(page(t) + l.v_words());
+      const float weight =
+          p[t - first] * reinterpret_cast<const float*>(page(t) + l.v_scales())[at];
+      const auto zero = reinterpret_cast<const uint8_t*>(page(t) + l.v_zeros())[at];
+      zero_sums[t % 16] += weight * static_cast<float>(zero);
+      for (int64_t d = g * group; d < (g + 1) * group; ++d) {
+        const float value = field_value(words + d, l.head_dim, t % kPageTokens, l.v_bits);
+        state.o[d] = std::fma(weight, value, state.o[d]);
       }
-      state.o[d] = o;
     }
+    state.o_zero[g] = folded(zero_sums);
   }
+  return state;
 }
 
 void merge(const CacheLayout& l, const std::vector<State>& chunks, float* y) {
@@ -228,13 +226,12 @@ void attention(const AttentionTask& t) {
     for (int64_t head = 0; head < t.heads; ++head) {
       const int64_t kv_head = head / (t.heads / t.kv_heads);
       const float* q = t.q + token * t.q_stride + head * l.head_dim;
+      const int64_t offset = t.page_offset + kv_head * l.page_bytes();
       std::vector<State> chunks;
-      for (int64_t i = begin / kPageTokens * kPageTokens; i < end; i += kPageTokens) {
-        if (chunks.empty() || i % kChunkTokens == 0) chunks.emplace_back(l);
-        const std::byte* page =
-            at.pages[i / kPageTokens] + t.page_offset + kv_head * l.page_bytes();
-        attend(l, page, std::max<int64_t>(begin - i, 0), std::min(end - i, kPageTokens), q,
-               chunks.back());
+      for (int64_t first = begin; first < end;) {
+        const int64_t last = std::min((first / kChunkTokens + 1) * kChunkTokens, end);
+        chunks.push_back(attend(l, at.pages, offset, first, last, q));
+        first = last;
       }
       merge(l, chunks, t.y + token * t.y_stride + head * l.head_dim);
     }

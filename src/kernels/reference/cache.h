@@ -9,11 +9,9 @@
 //   Scores     Σ_g scale·(dot_g − zero·Σq_g): dot_g by fma from zero in ascending element, Σq_g in
 //   16
 //              sums as Σx² in rows.h, groups added in ascending order.
-//   Softmax    online over pages of 32 tokens; within a chunk of 512 tokens m is the largest score
-//   so
-//              far, a = exp(m_old − m), p = exp(score − m); l = fma(l, a, Σp), Σp in 16 sums folded
-//              as above; output o = o·a, then by fma(p·scale, q, o) in ascending token; o_zero[g] =
-//              fma(o_zero[g], a, Σ (p·scale)·zero), in 16 sums. exp is rows.h's.
+//   Softmax    within a chunk of 512 tokens: m the largest score, p = exp(score − m), l = Σp in 16
+//              sums folded as above; output o by fma(p·scale, q, o) from zero in ascending token;
+//              o_zero[g] = Σ (p·scale)·zero, in 16 sums. exp is rows.h's.
 //   Chunks     m = the largest of all; l, o and o_zero summed from zero by fma(x, exp(m_chunk − m),
 //              sum) in ascending chunk; y = (o − o_zero)/l.
 #pragma once
