@@ -1,11 +1,13 @@
 // The fused row operations, written once for every instruction set; see gemm_tile.h for how it is
 // included. `V` is an instruction set's 16 floats (simd.h of its folder) with
-//   splat, load, store, add, sub, mul, div, max (the second where the first is NaN), abs, negate,
-//   round (half to even), not_nan (0 for NaN), pow2 (2^n of an integral n), sqrt1 (of a scalar),
-//   swap<h> (lane j from lane j^h), negate_odd<h> (lanes with bit h), sum and largest (folded in
-//   halves), store_bytes (integral floats as int8; returns their sum)
+//   splat, load, store, add, sub, mul, div, fma, max (the second where the first is NaN), abs,
+//   negate, round (half to even), not_nan (0 for NaN), pow2 (2^n of an integral n), sqrt1 (of a
+//   scalar), swap<h> (lane j from lane j^h), negate_odd<h> (lanes with bit h), sum and largest
+//   (folded in halves), store_bytes (integral floats as int8; returns their sum), kWide (one
+//   register holds 16 floats)
 #pragma once
 
+#include "kernels/cpu/unroll.h"
 #include "kernels/row_task.h"
 
 namespace quarot::cpu {
@@ -78,6 +80,26 @@ struct Rows {
     }
   }
 
+  // Those of a stride and of twice that, in one pass.
+  static void two_butterflies(float* x, int64_t length, int64_t stride) {
+    for (int64_t i = 0; i < length; i += 4 * stride) {
+      for (float* p = x + i; p < x + i + stride; p += kLanes) {
+        const F a = V::load(p);
+        const F b = V::load(p + stride);
+        const F c = V::load(p + 2 * stride);
+        const F d = V::load(p + 3 * stride);
+        const F sum = V::add(a, b);
+        const F difference = V::sub(a, b);
+        const F sum2 = V::add(c, d);
+        const F difference2 = V::sub(c, d);
+        V::store(p, V::add(sum, sum2));
+        V::store(p + stride, V::add(difference, difference2));
+        V::store(p + 2 * stride, V::sub(sum, sum2));
+        V::store(p + 3 * stride, V::sub(difference, difference2));
+      }
+    }
+  }
+
   // The same where both elements share a vector: a + b, and −b + a.
   template <int kStride>
   static F butterfly(F x) {
@@ -113,6 +135,9 @@ struct Rows {
       butterflies_within(x, length, inner);
       stride = kLanes;
     }
+    for (; stride % kLanes == 0 && 4 * stride <= length; stride *= 4) {
+      two_butterflies(x, length, stride);
+    }
     for (; stride < length; stride *= 2) {
       if (stride % kLanes == 0) {
         butterflies(x, length, stride);
@@ -122,54 +147,57 @@ struct Rows {
     }
   }
 
-  // y [m][columns] = factor·x, four rows of outputs at a time.
-  static void apply_factor(const HadamardTask& h, const float* x, int64_t columns, float* y) {
-    constexpr int64_t kTogether = 4;
-    for (int64_t i = 0; i < h.m; i += kTogether) {
-      const float* f[kTogether];
-      for (int64_t k = 0; k < kTogether; ++k) f[k] = h.factor + (i + k < h.m ? i + k : i) * h.m;
-      int64_t c = 0;
-      for (; c + kLanes <= columns; c += kLanes) {
-        F s0 = V::splat(0.0F);
-        F s1 = s0;
-        F s2 = s0;
-        F s3 = s0;
-        for (int64_t j = 0; j < h.m; ++j) {
-          const F v = V::load(x + j * columns + c);
-          s0 = V::add(s0, V::mul(V::splat(f[0][j]), v));
-          s1 = V::add(s1, V::mul(V::splat(f[1][j]), v));
-          s2 = V::add(s2, V::mul(V::splat(f[2][j]), v));
-          s3 = V::add(s3, V::mul(V::splat(f[3][j]), v));
-        }
-        V::store(y + i * columns + c, s0);
-        if (i + 1 < h.m) V::store(y + (i + 1) * columns + c, s1);
-        if (i + 2 < h.m) V::store(y + (i + 2) * columns + c, s2);
-        if (i + 3 < h.m) V::store(y + (i + 3) * columns + c, s3);
+  // Rows i…i+kTogether−1 of y [m][columns] = scale·factor·x, or as many as there are.
+  template <int kTogether>
+  static void apply_factor(const HadamardTask& h, const float* x, int64_t columns, int64_t i,
+                           float* y) {
+    const float* f[kTogether];
+    unroll<kTogether>([&](auto k) { f[k] = h.factor + (i + k < h.m ? i + k : i) * h.m; });
+    const F scale = V::splat(h.scale);
+    int64_t c = 0;
+    for (; c + kLanes <= columns; c += kLanes) {
+      F sums[kTogether];
+      unroll<kTogether>([&](auto k) { sums[k] = V::splat(0.0F); });
+      for (int64_t j = 0; j < h.m; ++j) {
+        const F v = V::load(x + j * columns + c);
+        unroll<kTogether>([&](auto k) { sums[k] = V::fma(V::splat(f[k][j]), v, sums[k]); });
       }
-      for (; c < columns; ++c) {
-        for (int64_t k = 0; k < kTogether && i + k < h.m; ++k) {
-          float sum = 0;
-          for (int64_t j = 0; j < h.m; ++j) sum += f[k][j] * x[j * columns + c];
-          y[(i + k) * columns + c] = sum;
-        }
+      unroll<kTogether>([&](auto k) {
+        if (i + k < h.m) V::store(y + (i + k) * columns + c, V::mul(sums[k], scale));
+      });
+    }
+    for (; c < columns; ++c) {
+      for (int64_t k = 0; k < kTogether && i + k < h.m; ++k) {
+        float sum = 0;
+        for (int64_t j = 0; j < h.m; ++j) sum = __builtin_fmaf(f[k][j], x[j * columns + c], sum);
+        y[(i + k) * columns + c] = sum * h.scale;
       }
     }
+  }
+
+  // y [m][columns] = scale·factor·x, with as many sums at once as hide the latency of one.
+  static void apply_factor(const HadamardTask& h, const float* x, int64_t columns, float* y) {
+    constexpr int kMany = V::kWide ? 12 : 6;
+    constexpr int kFew = 4;
+    int64_t i = 0;
+    for (; i + kMany <= h.m; i += kMany) apply_factor<kMany>(h, x, columns, i, y);
+    for (; i < h.m; i += kFew) apply_factor<kFew>(h, x, columns, i, y);
   }
 
   // Returns where the result is: x or the other half of the scratch. Padding stays zero.
   static float* hadamard(const HadamardTask& h, float* x, float* other, int64_t width) {
     const int64_t columns = h.inner << h.log2;
     for (int64_t part = 0; part < width; part += columns) walsh(x + part, columns, h.inner);
-    if (h.m > 1) {
-      for (int64_t block = 0; block < width; block += columns * h.m) {
-        apply_factor(h, x + block, columns, other + block);
-      }
-      for (int64_t i = width; i % kLanes != 0; ++i) other[i] = 0;
-      x = other;
+    if (h.m == 1) {
+      const F scale = V::splat(h.scale);
+      for (int64_t i = 0; i < width; i += kLanes) V::store(x + i, V::mul(V::load(x + i), scale));
+      return x;
     }
-    const F scale = V::splat(h.scale);
-    for (int64_t i = 0; i < width; i += kLanes) V::store(x + i, V::mul(V::load(x + i), scale));
-    return x;
+    for (int64_t block = 0; block < width; block += columns * h.m) {
+      apply_factor(h, x + block, columns, other + block);
+    }
+    for (int64_t i = width; i % kLanes != 0; ++i) other[i] = 0;
+    return other;
   }
 
   static float scale_of(const RowTask& t, const float* x, int64_t count) {

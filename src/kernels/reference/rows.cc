@@ -79,7 +79,9 @@ void apply_factor(const HadamardTask& h, float* x, int64_t columns) {
   for (int64_t i = 0; i < h.m; ++i) {
     for (int64_t c = 0; c < columns; ++c) {
       float sum = 0;
-      for (int64_t j = 0; j < h.m; ++j) sum += h.factor[i * h.m + j] * x[j * columns + c];
+      for (int64_t j = 0; j < h.m; ++j) {
+        sum = std::fma(h.factor[i * h.m + j], x[j * columns + c], sum);
+      }
       y[i * columns + c] = sum;
     }
   }

@@ -5,8 +5,8 @@
 //              (j += j+8, += j+4, += j+2, += j+1); r = 1/√(Σ/n + eps); (x·r)·gain.
 //   SwiGLU     (gate / (1 + exp(−gate)))·up, with exp below.
 //   Hadamard   butterflies of stride 1, 2, 4, … (times inner): (a, b) → (a+b, a−b); then the
-//   factor,
-//              Σ_j f[i][j]·x[j] from zero in ascending j; then the scale.
+//              factor, Σ_j f[i][j]·x[j] by fused multiply-adds from zero in ascending j; then the
+//              scale.
 //   Quantise   DESIGN.md section 4: scale = clip·max|x| / (2^(b−1)−1), max|x| limited to FLT_MAX/2
 //              and NaN passed over; 1 if that is no normal number; round-half-even of x/scale
 //              (0 for NaN) clamped to −2^(b−1)…2^(b−1)−1.
