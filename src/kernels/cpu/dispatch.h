@@ -30,9 +30,10 @@ struct Kernels {
   void (*attend)(const AttendTask& task);
   void (*merge)(const float* states, int64_t chunks, int64_t stride, int64_t groups,
                 int64_t head_dim, float* sum, float* y);
-  // Dot products from registers, at the highest rate the instruction set allows; returns the
-  // number of multiply-adds done. What a kernel's speed is measured against.
-  int64_t (*peak)(int64_t rounds);
+  // Byte dot products and float multiply-adds from registers, at the highest rate the instruction
+  // set allows; they return the number of multiply-adds done. What a kernel is measured against.
+  int64_t (*dot_peak)(int64_t rounds);
+  int64_t (*float_peak)(int64_t rounds);
 };
 
 // Every table in this binary, the fastest first; the last is "scalar", which is always available.

@@ -23,7 +23,7 @@ int64_t block_rows(int64_t stride) {
 }
 
 // Multiply-adds below which waking another thread costs more than it saves.
-constexpr int64_t kGrain = 1 << 19;
+constexpr int64_t kGrain = 1 << 17;
 
 Status check(int bits, MatrixView<const int8_t> values, ConstMatrixRef scales,
              std::span<const float> bias) {

@@ -12,9 +12,9 @@
 //   broadcast(p)         four activations in every lane
 //   dot(sum, w, a)       sum + Σ of four (or, for int16 sums, of two and two) products u8 × s8
 //   widen(total, sum, plane)       total + the partial sums, as int32; the plane's weight is 16^p
-//   keep(x)              tells the compiler that x is in a register and may have changed
-//   load_sums, store_sums           kLanes int32 in memory
-//   int and float arithmetic: zero, sub, to_float, mul, add, load_float, store, splat
+//   keep(x)              x, of which the compiler no longer knows more than that it is in a
+//   register load_sums, store_sums           kLanes int32 in memory int and float arithmetic: zero,
+//   sub, to_float, mul, add, load_float, store, splat
 #pragma once
 
 #include "kernels/cpu/gemm_task.h"
@@ -69,7 +69,7 @@ __attribute__((noinline)) void multiply(const Panel& p, int plane, bool first) {
       sum[i + kSecond] = Isa::dot(sum[i + kSecond], hi[i % kVectors], x);
     });
     // Without this GCC also keeps a copy of each sum in memory.
-    unroll<kSums + kSecond>([&](auto i) { Isa::keep(sum[i]); });
+    unroll<kSums + kSecond>([&](auto i) { sum[i] = Isa::keep(sum[i]); });
   }
   unroll<kSums>([&](auto i) {
     int32_t* out = p.sums + i / kVectors * kTileOutputs + i % kVectors * Isa::kLanes;
@@ -199,8 +199,9 @@ int64_t dot_peak(int64_t rounds) {
   for (int64_t round = 0; round < rounds; ++round) {
     unroll<kCount>([&](auto i) {
       sums[i] = Isa::dot(sums[i], w, a);
-      Isa::keep(sums[i]);
-      Isa::keep(a);  // or the product would leave the loop where it is an instruction of its own
+      sums[i] = Isa::keep(sums[i]);
+      a = Isa::keep(
+          a);  // or the product would leave the loop where it is an instruction of its own
     });
   }
   return rounds * kCount * Isa::kLanes * 4;

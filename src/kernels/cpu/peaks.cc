@@ -8,14 +8,21 @@
 
 namespace quarot::cpu {
 
-int64_t run_dot_peak(const Kernels& kernels) {
+namespace {
+
+int64_t on_all_threads(int64_t (*peak)(int64_t rounds)) {
   constexpr int64_t kRounds = 200'000;
   std::atomic<int64_t> done = 0;
   parallel_for(thread_count(), 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) done += kernels.peak(kRounds);
+    for (int64_t i = first; i < last; ++i) done += peak(kRounds);
   });
   return done;
 }
+
+}  // namespace
+
+int64_t run_dot_peak(const Kernels& kernels) { return on_all_threads(kernels.dot_peak); }
+int64_t run_float_peak(const Kernels& kernels) { return on_all_threads(kernels.float_peak); }
 
 int64_t run_read_peak() {
   // Successive calls read successive parts: a part is out of the caches when its turn comes.

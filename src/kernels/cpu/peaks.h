@@ -10,6 +10,9 @@ namespace quarot::cpu {
 // Multiply-adds of bytes, from registers only.
 int64_t run_dot_peak(const Kernels& kernels);
 
+// Multiply-adds of floats, from registers only.
+int64_t run_float_peak(const Kernels& kernels);
+
 // Bytes read from a buffer far larger than the caches.
 int64_t run_read_peak();
 

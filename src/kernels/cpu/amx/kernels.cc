@@ -169,7 +169,8 @@ const Kernels kAmx = {
     .heads = Cache<F16Avx512>::heads,
     .attend = Cache<F16Avx512>::attend,
     .merge = Cache<F16Avx512>::merge,
-    .peak = amx_peak,
+    .dot_peak = amx_peak,
+    .float_peak = Cache<F16Avx512>::float_peak,
 };
 
 }  // namespace quarot::cpu

@@ -38,7 +38,9 @@ struct Avx2 : Ymm {
     }
   }
   static Int dot(Int sum, Int w, Int a) {
-    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, a));
+    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, a));
+    asm("" : "+x"(sum));  // or GCC adds in another order, for which the registers do not suffice
+    return sum;
   }
   static Int widen(Int total, Int sum, int plane) {
     const Int weight = _mm256_set1_epi16(plane == 0 ? 1 : 16);
@@ -56,7 +58,8 @@ const Kernels kAvx2 = {
     .heads = Cache<F16Avx2>::heads,
     .attend = Cache<F16Avx2>::attend,
     .merge = Cache<F16Avx2>::merge,
-    .peak = dot_peak<Avx2>,
+    .dot_peak = dot_peak<Avx2>,
+    .float_peak = Cache<F16Avx2>::float_peak,
 };
 
 }  // namespace quarot::cpu

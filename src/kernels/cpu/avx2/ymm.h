@@ -38,7 +38,10 @@ struct Ymm {
   static Float add(Float x, Float y) { return _mm256_add_ps(x, y); }
   static Float load_float(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, Float x) { _mm256_storeu_ps(p, x); }
-  static void keep(Int& x) { asm volatile("" : "+x"(x)); }
+  static Int keep(Int x) {
+    asm volatile("" : "+x"(x));
+    return x;
+  }
 };
 
 }  // namespace

@@ -50,7 +50,10 @@ struct Avx512Vnni {
   static Float add(Float x, Float y) { return _mm512_add_ps(x, y); }
   static Float load_float(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, Float x) { _mm512_storeu_ps(p, x); }
-  static void keep(Int& x) { asm volatile("" : "+v"(x)); }
+  static Int keep(Int x) {
+    asm volatile("" : "+v"(x));
+    return x;
+  }
 };
 
 }  // namespace

@@ -15,7 +15,8 @@ const Kernels kAvx512Vnni = {
     .heads = Cache<F16Avx512>::heads,
     .attend = Cache<F16Avx512>::attend,
     .merge = Cache<F16Avx512>::merge,
-    .peak = dot_peak<Avx512Vnni>,
+    .dot_peak = dot_peak<Avx512Vnni>,
+    .float_peak = Cache<F16Avx512>::float_peak,
 };
 
 }  // namespace quarot::cpu

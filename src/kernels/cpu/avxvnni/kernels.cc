@@ -39,7 +39,8 @@ const Kernels kAvxVnni = {
     .heads = Cache<F16Avx2>::heads,
     .attend = Cache<F16Avx2>::attend,
     .merge = Cache<F16Avx2>::merge,
-    .peak = dot_peak<AvxVnni>,
+    .dot_peak = dot_peak<AvxVnni>,
+    .float_peak = Cache<F16Avx2>::float_peak,
 };
 
 }  // namespace quarot::cpu

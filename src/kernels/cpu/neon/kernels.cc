@@ -58,7 +58,10 @@ struct NeonDot {
   static Float add(Float x, Float y) { return vaddq_f32(x, y); }
   static Float load_float(const float* p) { return vld1q_f32(p); }
   static void store(float* p, Float x) { vst1q_f32(p, x); }
-  static void keep(Int& x) { asm volatile("" : "+w"(x)); }
+  static Int keep(Int x) {
+    asm volatile("" : "+w"(x));
+    return x;
+  }
 };
 
 }  // namespace
@@ -72,7 +75,8 @@ const Kernels kNeonDot = {
     .heads = Cache<F16Scalar>::heads,
     .attend = Cache<F16Scalar>::attend,
     .merge = Cache<F16Scalar>::merge,
-    .peak = dot_peak<NeonDot>,
+    .dot_peak = dot_peak<NeonDot>,
+    .float_peak = Cache<F16Scalar>::float_peak,
 };
 
 }  // namespace quarot::cpu

@@ -85,7 +85,10 @@ struct Scalar {
     return each<Float>([&](int i) { return p[i]; });
   }
   static void store(float* p, const Float& x) { __builtin_memcpy(p, x.v, sizeof x.v); }
-  static void keep(Int& x) { asm volatile("" : "+m"(x)); }
+  static Int keep(Int x) {
+    asm volatile("" : "+m"(x));
+    return x;
+  }
 };
 
 bool always() { return true; }
@@ -100,7 +103,8 @@ const Kernels kScalar = {
     .heads = Cache<F16Scalar>::heads,
     .attend = Cache<F16Scalar>::attend,
     .merge = Cache<F16Scalar>::merge,
-    .peak = dot_peak<Scalar>,
+    .dot_peak = dot_peak<Scalar>,
+    .float_peak = Cache<F16Scalar>::float_peak,
 };
 
 }  // namespace quarot::cpu
