@@ -1,8 +1,19 @@
 #include "base/memory.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
 
 namespace quarot {
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t size = 0;
+  int64_t resident = 0;
+  statm >> size >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
 
 int64_t peak_resident_bytes() {
   struct rusage usage {};

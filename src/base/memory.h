@@ -41,7 +41,8 @@ struct AlignedAllocator {
 template <typename T>
 using AlignedVector = std::vector<T, AlignedAllocator<T>>;
 
-// The largest resident size so far, in bytes.
+// What the process holds in memory, in bytes: now, and at most so far.
+int64_t resident_bytes();
 int64_t peak_resident_bytes();
 
 }  // namespace quarot

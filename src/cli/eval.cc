@@ -27,10 +27,6 @@ struct Outcome {
   double seconds = 0;
 };
 
-constexpr const char* execution_name(Execution execution) {
-  return execution == Execution::kPacked ? "packed" : "simulated";
-}
-
 Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   QUAROT_RETURN_IF_ERROR(options.common.apply());

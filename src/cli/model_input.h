@@ -19,6 +19,10 @@ struct ModelInput {
   void add_execution_to(CLI::App& command);  // for commands that run the model
 };
 
+constexpr const char* execution_name(Execution execution) {
+  return execution == Execution::kPacked ? "packed" : "simulated";
+}
+
 struct OpenModel {
   std::unique_ptr<Checkpoint> checkpoint;
   std::unique_ptr<Tokenizer> tokenizer;

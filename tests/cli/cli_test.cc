@@ -158,7 +158,7 @@ class Cli : public ::testing::Test {
 };
 
 constexpr const char* kCommands[] = {"inspect", "probe",    "rotate", "quantize",  "eval",
-                                     "compare", "generate", "chat",   "completion"};
+                                     "compare", "generate", "chat",   "completion", "bench"};
 
 TEST_F(Cli, HelpShowsExamplesOfEveryCommand) {
   const Outcome all = run({"--help"});
@@ -347,6 +347,55 @@ TEST_F(Cli, GenerateStreamsOrPrintsJson) {
   const json stopped = json::parse(run(generate({"--json", "--stop", "there"})).out);
   EXPECT_EQ(stopped["text"], ", ");
   EXPECT_EQ(stopped["reason"], "stop string");
+}
+
+TEST_F(Cli, BenchTimesTheModelBesideAnotherProgram) {
+  QUAROT_NEEDS(data_folder());
+  const std::string peer = (folder_ / "peer").string();
+  std::ofstream(peer) << "#!/bin/sh\necho \"$@\" >> " << peer
+                      << ".calls\necho '[{\"avg_ts\": 0.5}]'\n";
+  fs::permissions(peer, fs::perms::owner_all);
+  Arguments arguments = {"bench",     stories_, "--tests",         "pp16,tg4@20", "-r",    "2",
+                         "--compare", peer,     "--compare-model", "other.gguf",  "--json"};
+  const Outcome outcome = run(arguments);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json result = json::parse(outcome.out);
+  EXPECT_EQ(
+      keys(result),
+      (std::set<std::string>{"model", "recipe", "bits", "execution", "instructions", "threads",
+                             "stored_bytes", "model_bytes", "cache_bytes", "peak_bytes", "tests"}));
+  ASSERT_EQ(result["tests"].size(), 2U);
+  for (const json& test : result["tests"]) {
+    const double ours = test["tokens_per_second"];
+    EXPECT_GT(ours, 0);
+    EXPECT_EQ(test["samples"].size(), 2U);
+    EXPECT_NEAR(test["compared"]["ratio"], ours / 0.5, 1e-6 * ours);
+  }
+  EXPECT_GT(result["tests"][0]["products_alone"]["ratio"], 0);  // a float model's prompt
+  std::ifstream calls(peer + ".calls");
+  std::string line;
+  std::getline(calls, line);
+  EXPECT_TRUE(line.starts_with("-m other.gguf -p 16 -n 0 -d 0 -t ")) << line;
+  std::getline(calls, line);
+  EXPECT_TRUE(line.starts_with("-m other.gguf -p 0 -n 4 -d 20 -t ")) << line;
+
+  const Outcome text =
+      run({"bench", stories_, "--recipe", "quarot", "--tests", "tg2", "-r", "1", "--operations"});
+  EXPECT_EQ(text.status, 0) << text.err;
+  for (const char* part : {"tg2", "tokens/s", "attend", "W4A4KV4", "packed"})
+    EXPECT_NE(text.out.find(part), std::string::npos) << part;
+  expect_failure({"bench", stories_, "--tests", "xx7"}, 1, "expected ppN");
+  expect_failure({"bench", stories_, "--tests", "pp1x"}, 1, "expected ppN");
+  expect_failure({"bench", stories_, "--tests", "tg8@9999"}, 1, "context");
+  expect_failure({"bench", stories_, "--compare", peer}, 1, "--compare-model");
+  expect_failure(
+      {"bench", stories_, "--tests", "tg2", "--compare", "/nowhere", "--compare-model", "x"}, 1,
+      "/nowhere");
+  expect_failure(
+      {"bench", stories_, "--tests", "tg2", "--compare", "false", "--compare-model", "x"}, 1,
+      "false failed");
+  expect_failure({"bench", stories_, "--tests", "tg2", "--compare", "true", "--compare-model", "x"},
+                 1, "avg_ts");
 }
 
 TEST_F(Cli, SeedDecidesTheSample) {
