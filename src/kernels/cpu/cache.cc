@@ -115,7 +115,7 @@ void heads(const Kernels& kernels, const HeadsTask& task) {
   const int64_t grain = kElementsPerThread / (task.heads * task.head_dim) + 1;
   parallel_for(task.tokens, grain, [&](int64_t first, int64_t last) {
     AlignedVector<float> scratch(static_cast<size_t>(2 * task.head_dim));
-    kernels.heads(task, first, last, scratch.data());
+    kernels.floats->heads(task, first, last, scratch.data());
   });
 }
 
@@ -146,7 +146,7 @@ void attention(const Kernels& kernels, const AttentionTask& task) {
     const Item& item = items[static_cast<size_t>(i)];
     AttendTask a = attend_task(task, *item.run, item.chunk);
     for (int r = 0; r < a.rows; ++r) a.state[r] = state.data() + (item.state + r) * state_size;
-    kernels.attend(a);
+    kernels.floats->attend(a);
   });
   parallel_for(static_cast<int64_t>(runs.size()), 16, [&](int64_t first, int64_t last) {
     AlignedVector<float> sum(static_cast<size_t>(state_size));
@@ -157,8 +157,8 @@ void attention(const Kernels& kernels, const AttentionTask& task) {
       for (int64_t r = 0; r < rows; ++r) {
         float* y = task.y + (run.token + r / run.heads) * task.y_stride +
                    (run.head + r % run.heads) * l.head_dim;
-        kernels.merge(state.data() + (first_state[i] + r) * state_size, chunks, rows * state_size,
-                      l.groups, l.head_dim, sum.data(), y);
+        kernels.floats->merge(state.data() + (first_state[i] + r) * state_size, chunks,
+                              rows * state_size, l.groups, l.head_dim, sum.data(), y);
       }
     }
   });

@@ -1,7 +1,8 @@
 // The quantised KV cache, written once for every instruction set; see gemm_tile.h for how it is
 // included, rows_isa.h for `V`, which here also gives keep_above (x where y > limit, else 0),
 // Words with load_words, shr<n>, shl_or<n> (x | y << n), as_float and low_bits<b> (the low b bits
-// as a float) and load_bytes (16 uint8 as floats).
+// as a float), load_bytes (16 uint8 as floats), and kQueries (1, 2, 4 or 8: how many queries' sums
+// its registers hold while a page is read).
 #pragma once
 
 #include "kernels/cache_task.h"
@@ -383,30 +384,22 @@ struct Cache {
   // work(bits, rows, first row) for all rows, in few and even parts.
   template <int kBits, typename Work>
   static void in_parts(int rows, const Work& work) {
-    int row = 0;
-    while (row < rows) {
+    constexpr int kMost = V::kQueries;
+    int part = 0;
+    for (int row = 0; row < rows; row += part) {
       const int left = rows - row;
-      const int part = left >= 8 ? 8 : left == 6 || left <= 4 ? left : (left + 1) / 2;
-      switch (part) {
-        case 1:
-          work(Index<kBits>(), Index<1>(), row);
-          break;
-        case 2:
-          work(Index<kBits>(), Index<2>(), row);
-          break;
-        case 3:
-          work(Index<kBits>(), Index<3>(), row);
-          break;
-        case 4:
-          work(Index<kBits>(), Index<4>(), row);
-          break;
-        case 6:
-          work(Index<kBits>(), Index<6>(), row);
-          break;
-        default:
-          work(Index<kBits>(), Index<8>(), row);
-      }
-      row += part;
+      part = left >= kMost ? kMost : left == 6 || left <= 4 ? left : (left + 1) / 2;
+      const auto run_if = [&](auto size) {
+        if constexpr (size <= kMost) {
+          if (size == part) work(Index<kBits>(), size, row);
+        }
+      };
+      run_if(Index<1>());
+      run_if(Index<2>());
+      run_if(Index<3>());
+      run_if(Index<4>());
+      run_if(Index<6>());
+      run_if(Index<8>());
     }
   }
 

@@ -19,10 +19,8 @@ namespace quarot::cpu {
 
 struct AttendTask;
 
-struct Kernels {
-  std::string_view name;  // as QUAROT_ISA spells it
-  bool (*available)();    // on this machine
-  GemmFunction gemm;
+// The operations on floats: instruction sets that differ only in the integer product share them.
+struct FloatKernels {
   // Rows first…last−1; scratch holds twice the width rounded up to 16.
   void (*rows)(const RowTask& task, int64_t first, int64_t last, float* scratch);
   // Tokens first…last−1; scratch holds two head vectors.
@@ -30,10 +28,18 @@ struct Kernels {
   void (*attend)(const AttendTask& task);
   void (*merge)(const float* states, int64_t chunks, int64_t stride, int64_t groups,
                 int64_t head_dim, float* sum, float* y);
-  // Byte dot products and float multiply-adds from registers, at the highest rate the instruction
-  // set allows; they return the number of multiply-adds done. What a kernel is measured against.
+  // Multiply-adds from registers, as Kernels::dot_peak.
+  int64_t (*peak)(int64_t rounds);
+};
+
+struct Kernels {
+  std::string_view name;  // as QUAROT_ISA spells it
+  bool (*available)();    // on this machine
+  GemmFunction gemm;
+  const FloatKernels* floats;
+  // Byte dot products from registers, at the highest rate the instruction set allows; returns the
+  // number of multiply-adds done. What a kernel's speed is measured against.
   int64_t (*dot_peak)(int64_t rounds);
-  int64_t (*float_peak)(int64_t rounds);
 };
 
 // Every table in this binary, the fastest first; the last is "scalar", which is always available.

@@ -22,7 +22,7 @@ int64_t on_all_threads(int64_t (*peak)(int64_t rounds)) {
 }  // namespace
 
 int64_t run_dot_peak(const Kernels& kernels) { return on_all_threads(kernels.dot_peak); }
-int64_t run_float_peak(const Kernels& kernels) { return on_all_threads(kernels.float_peak); }
+int64_t run_float_peak(const Kernels& kernels) { return on_all_threads(kernels.floats->peak); }
 
 int64_t run_read_peak() {
   // Successive calls read successive parts: a part is out of the caches when its turn comes.

@@ -10,7 +10,7 @@ void rows(const Kernels& kernels, const RowTask& task) {
   parallel_for(task.rows, kElementsPerThread / task.width + 1, [&](int64_t first, int64_t last) {
     const int64_t padded = (task.width + 15) / 16 * 16;
     AlignedVector<float> scratch(static_cast<size_t>(2 * padded));
-    kernels.rows(task, first, last, scratch.data());
+    kernels.floats->rows(task, first, last, scratch.data());
   });
 }
 

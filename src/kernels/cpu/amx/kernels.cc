@@ -1,10 +1,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/avx512vnni/gemm_isa.h"
-#include "kernels/cpu/avx512vnni/simd.h"
-#include "kernels/cpu/cache_isa.h"
 #include "kernels/cpu/features.h"
-#include "kernels/cpu/rows_isa.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -165,12 +162,8 @@ const Kernels kAmx = {
     .name = "amx",
     .available = has_amx_int8,
     .gemm = amx_range,
-    .rows = Rows<F16Avx512>::run,
-    .heads = Cache<F16Avx512>::heads,
-    .attend = Cache<F16Avx512>::attend,
-    .merge = Cache<F16Avx512>::merge,
+    .floats = &kAvx512Floats,
     .dot_peak = amx_peak,
-    .float_peak = Cache<F16Avx512>::float_peak,
 };
 
 }  // namespace quarot::cpu

@@ -1,8 +1,5 @@
-#include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/avx2/ymm.h"
-#include "kernels/cpu/cache_isa.h"
 #include "kernels/cpu/features.h"
-#include "kernels/cpu/rows_isa.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -54,12 +51,8 @@ const Kernels kAvx2 = {
     .name = "avx2",
     .available = has_avx2,
     .gemm = gemm_range<Avx2>,
-    .rows = Rows<F16Avx2>::run,
-    .heads = Cache<F16Avx2>::heads,
-    .attend = Cache<F16Avx2>::attend,
-    .merge = Cache<F16Avx2>::merge,
+    .floats = &kAvx2Floats,
     .dot_peak = dot_peak<Avx2>,
-    .float_peak = Cache<F16Avx2>::float_peak,
 };
 
 }  // namespace quarot::cpu

@@ -85,6 +85,7 @@ struct F16Avx2 {
   }
 
   static constexpr bool kWide = false;
+  static constexpr int kQueries = 8;
   struct Words {
     __m256i lo, hi;
   };

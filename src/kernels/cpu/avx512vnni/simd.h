@@ -58,6 +58,7 @@ struct F16Avx512 {
   }
 
   static constexpr bool kWide = true;
+  static constexpr int kQueries = 8;
   using Words = __m512i;
   static float first(F x) { return _mm512_cvtss_f32(x); }
   static F fma(F x, F y, F z) { return _mm512_fmadd_ps(x, y, z); }

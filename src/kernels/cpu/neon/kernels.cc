@@ -1,10 +1,7 @@
 #include <arm_neon.h>
 
-#include "kernels/cpu/cache_isa.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/gemm_tile.h"
-#include "kernels/cpu/rows_isa.h"
-#include "kernels/cpu/scalar/simd.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -66,17 +63,12 @@ struct NeonDot {
 
 }  // namespace
 
-// The loops over 16 plain floats become NEON by the compiler, fused multiply-adds included.
 const Kernels kNeonDot = {
     .name = "neondot",
     .available = has_neon_dot,
     .gemm = gemm_range<NeonDot>,
-    .rows = Rows<F16Scalar>::run,
-    .heads = Cache<F16Scalar>::heads,
-    .attend = Cache<F16Scalar>::attend,
-    .merge = Cache<F16Scalar>::merge,
+    .floats = &kNeonFloats,
     .dot_peak = dot_peak<NeonDot>,
-    .float_peak = Cache<F16Scalar>::float_peak,
 };
 
 }  // namespace quarot::cpu

@@ -1,7 +1,4 @@
-#include "kernels/cpu/cache_isa.h"
 #include "kernels/cpu/gemm_tile.h"
-#include "kernels/cpu/rows_isa.h"
-#include "kernels/cpu/scalar/simd.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -99,12 +96,8 @@ const Kernels kScalar = {
     .name = "scalar",
     .available = always,
     .gemm = gemm_range<Scalar>,
-    .rows = Rows<F16Scalar>::run,
-    .heads = Cache<F16Scalar>::heads,
-    .attend = Cache<F16Scalar>::attend,
-    .merge = Cache<F16Scalar>::merge,
+    .floats = &kScalarFloats,
     .dot_peak = dot_peak<Scalar>,
-    .float_peak = Cache<F16Scalar>::float_peak,
 };
 
 }  // namespace quarot::cpu

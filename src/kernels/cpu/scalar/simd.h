@@ -89,6 +89,7 @@ struct F16Scalar {
   }
 
   static constexpr bool kWide = false;
+  static constexpr int kQueries = 2;
   struct Words {
     uint32_t v[kLanes];
   };
