@@ -1,0 +1,250 @@
+// What quarot quantize promises of the folder it writes: whole or not there, the same bytes
+// whatever the threads, the instruction set and the interruptions, in memory that does not grow
+// with the number of layers.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "base/random.h"
+#include "formats/safetensors.h"
+#include "support/synthetic.h"
+
+namespace quarot {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using std::chrono::steady_clock;
+using testing::data_folder;
+using Arguments = std::vector<std::string>;
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void expect_same(const fs::path& a, const fs::path& b) {
+  std::set<std::string> names;
+  for (const fs::path& folder : {a, b}) {
+    for (const auto& entry : fs::directory_iterator(folder))
+      names.insert(entry.path().filename().string());
+  }
+  EXPECT_GE(names.size(), 5U);
+  for (const std::string& name : names)
+    EXPECT_TRUE(contents(a / name) == contents(b / name)) << name << " differs";
+}
+
+class Quantize : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    QUAROT_NEEDS(data_folder());
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() /
+              (std::string("quarot-quantize-") + info->name() + "-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    std::ofstream file(folder_ / "text.txt");
+    for (int i = 0; i < 40; ++i)
+      file << "Once upon a time, there was a little girl named Lily. She had " << i << " balls.\n";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static fs::path stories() { return *data_folder() / "models" / "stories260k"; }
+
+  Arguments quantize(const std::string& output, const Arguments& more,
+                     const fs::path& model = stories() / "stories260K.bin") const {
+    Arguments arguments = {"quantize", model, "-o", folder_ / output, "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  Arguments calibrated(Arguments more = {}) const {
+    more.insert(more.end(), {"--calibration", folder_ / "text.txt"});
+    return more;
+  }
+
+  // `prepare` runs in the child. Standard output and standard error go to files.
+  template <typename Prepare>
+  pid_t start(const Arguments& arguments, const Prepare& prepare) const {
+    std::vector<const char*> argv = {QUAROT_PROGRAM};
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    argv.push_back(nullptr);
+    const std::string out = folder_ / "stdout";
+    const std::string err = folder_ / "stderr";
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
+    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+    prepare();
+    ::execv(QUAROT_PROGRAM, const_cast<char**>(argv.data()));
+    ::_exit(127);
+  }
+  // The exit status, or −signal.
+  static int finish(pid_t child) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  template <typename Prepare>
+  int run(const Arguments& arguments, const Prepare& prepare) const {
+    return finish(start(arguments, prepare));
+  }
+  void expect_done(const Arguments& arguments) const {
+    EXPECT_EQ(run(arguments, [] {}), 0) << contents(folder_ / "stderr");
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Quantize, ThreadsAndInstructionSetChangeNoByte) {
+  const Arguments gptq = {"--recipe", "quarot", "--w-method", "gptq"};
+  const Arguments both = {"--w-method", "gptq", "--w-group", "4"};
+  int n = 0;
+  for (const Arguments& options : {Arguments{"--recipe", "quarot"}, calibrated(), calibrated(gptq),
+                                   calibrated(both), Arguments{"--calibration-tokens", "256"}}) {
+    SCOPED_TRACE(::testing::PrintToString(options));
+    const std::string name = std::to_string(n++);
+    const auto written = [&](const char* kind, const char* threads, const char* isa) {
+      Arguments arguments = quantize(name + kind, options);
+      arguments.insert(arguments.end(), {"--threads", threads});
+      EXPECT_EQ(run(arguments, [&] { ::setenv("QUAROT_ISA", isa, 1); }), 0)
+          << contents(folder_ / "stderr");
+      return folder_ / (name + kind);
+    };
+    const fs::path one = written("one", "1", "");
+    expect_same(one, written("two", "2", ""));
+    expect_same(one, written("narrow", "2", "avx2"));
+  }
+}
+
+// kill -9 again and again, at random moments of the work that is left: never a folder that looks
+// finished and is not, and in the end the bytes of an uninterrupted run.
+TEST_F(Quantize, KilledAtAnyMomentItGoesOn) {
+  Random random(1);
+  for (const Arguments& options :
+       {calibrated(), calibrated({"--w-method", "gptq"}), Arguments{"--recipe", "quarot"}}) {
+    SCOPED_TRACE(::testing::PrintToString(options));
+    const fs::path whole = folder_ / "whole";
+    const fs::path out = folder_ / "out";
+    fs::remove_all(whole);
+    const auto begin = steady_clock::now();
+    expect_done(quantize("whole", options));
+    const std::chrono::duration<double> uninterrupted = steady_clock::now() - begin;
+    int kills = 0;
+    int finished = 0;
+    while (kills < 10) {
+      const pid_t child = start(quantize("out", options), [] {});
+      std::this_thread::sleep_for(random.uniform() * uninterrupted);
+      ::kill(child, SIGKILL);
+      const int status = finish(child);
+      ASSERT_TRUE(status == 0 || status == -SIGKILL) << contents(folder_ / "stderr");
+      kills += status == 0 ? 0 : 1;
+      if (!fs::exists(out)) continue;
+      expect_same(out, whole);
+      fs::remove_all(out);
+      ASSERT_LT(++finished, 200);
+    }
+    expect_done(quantize("out", options));
+    expect_same(out, whole);
+    EXPECT_FALSE(fs::exists(folder_ / "out.partial"));
+    fs::remove_all(out);
+  }
+}
+
+TEST_F(Quantize, AFullDiskIsAnErrorAndNothingMore) {
+  const auto limited = [] {
+    const rlimit limit = {40000, 40000};  // less than the shard of the embeddings
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  };
+  EXPECT_EQ(run(quantize("out", calibrated()), limited), 1);
+  const std::string said = contents(folder_ / "stderr");
+  EXPECT_NE(said.find("cannot write: File too large"), std::string::npos) << said;
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+  for (const auto& entry : fs::directory_iterator(folder_ / "out.partial"))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+  expect_done(quantize("out", calibrated()));
+  EXPECT_GT(json::parse(contents(folder_ / "stdout"))["resumed_layers"], 0);
+  expect_done(quantize("whole", calibrated()));
+  expect_same(folder_ / "out", folder_ / "whole");
+}
+
+constexpr int64_t kHidden = 256;
+constexpr int64_t kFfn = 1024;
+constexpr int64_t kLayerBytes = 4 * (4 * kHidden * kHidden + 3 * kHidden * kFfn);  // in float32
+
+// A llama of random numbers in bfloat16, a layer a shard.
+void write_model(const fs::path& folder, int64_t layers) {
+  const json config = testing::config_json({{"hidden_size", kHidden},
+                                            {"intermediate_size", kFfn},
+                                            {"num_hidden_layers", layers},
+                                            {"num_attention_heads", 4},
+                                            {"num_key_value_heads", 4},
+                                            {"head_dim", 64},
+                                            {"vocab_size", 512},
+                                            {"tie_word_embeddings", true}});
+  fs::create_directories(folder);
+  std::ofstream(folder / "config.json") << config;
+  json map = json::object();
+  Random random(1);
+  const auto write_shard = [&](const std::string& file, const std::vector<TensorPlan>& plan) {
+    SafetensorsWriter writer =
+        testing::value_of(SafetensorsWriter::create(folder / file, plan, {}));
+    for (const TensorPlan& tensor : plan) {
+      const int64_t rows = tensor.shape.size() > 1 ? tensor.shape[0] : 1;
+      std::vector<uint16_t> values(static_cast<size_t>(rows * tensor.shape.back()));
+      for (uint16_t& value : values)
+        value = float_to_bf16(static_cast<float>(rows > 1 ? random.uniform() - 0.5 : 1.0) / 8);
+      testing::expect_ok(writer.append(tensor.name, std::as_bytes(std::span(values))));
+      map[tensor.name] = file;
+    }
+    testing::expect_ok(writer.commit());
+  };
+  const auto plan = [](const std::string& name, std::vector<int64_t> shape) {
+    return TensorPlan{name + ".weight", Dtype::kBF16, std::move(shape)};
+  };
+  write_shard("outer.safetensors",
+              {plan("model.embed_tokens", {512, kHidden}), plan("model.norm", {kHidden})});
+  for (int64_t i = 0; i < layers; ++i) {
+    const std::string prefix = "model.layers." + std::to_string(i) + ".";
+    std::vector<TensorPlan> tensors = {plan(prefix + "input_layernorm", {kHidden}),
+                                       plan(prefix + "post_attention_layernorm", {kHidden})};
+    for (const Role role : kRoles) {
+      const bool wide = role == Role::kGate || role == Role::kUp;
+      tensors.push_back(plan(linear_name(i, role),
+                             {wide ? kFfn : kHidden, role == Role::kDown ? kFfn : kHidden}));
+    }
+    write_shard("layer-" + std::to_string(i) + ".safetensors", tensors);
+  }
+  std::ofstream(folder / "model.safetensors.index.json") << json{{"weight_map", map}};
+}
+
+// 4 layers or 24: the peak is the same to less than two layers, of which each takes 4 MiB.
+TEST_F(Quantize, MemoryDoesNotGrowWithTheLayers) {
+  for (const int64_t layers : {4, 24}) {
+    const fs::path model = folder_ / std::to_string(layers);
+    write_model(model, layers);
+    fs::copy_file(stories() / "tok512.bin", model / "tokenizer.bin");
+  }
+  const auto peak = [&](const char* model, const Arguments& options) {
+    expect_done(quantize("out", options, folder_ / model));
+    fs::remove_all(folder_ / "out");
+    return json::parse(contents(folder_ / "stdout"))["peak_bytes"].get<int64_t>();
+  };
+  const Arguments few = {"--w-clip", "none", "--calibration-tokens", "256"};
+  Arguments gptq = few;
+  gptq.insert(gptq.end(), {"--w-method", "gptq"});
+  for (const Arguments& options : {calibrated(few), calibrated(gptq)}) {
+    SCOPED_TRACE(::testing::PrintToString(options));
+    EXPECT_LT(peak("24", options) - peak("4", options), 2 * kLayerBytes);
+  }
+}
+
+}  // namespace
+}  // namespace quarot
