@@ -260,6 +260,35 @@ TEST(Gptq, DeadColumnsBecomeZero) {
   }
 }
 
+// Neither the damping nor the factor sees them: what is live is rounded as if it were alone.
+TEST(Gptq, DeadColumnsChangeNothingElse) {
+  const Matrix live = correlated(200, 30, 9);
+  const Matrix w = normal(16, 30, 10);
+  const auto with_dead = [](const Matrix& m) {  // columns 3 and 31
+    Matrix wide(m.rows(), 32, 0.0F);
+    for (int64_t r = 0; r < m.rows(); ++r) {
+      for (int64_t c = 0; c < 30; ++c) wide(r, c < 3 ? c : c + 1) = m(r, c);
+    }
+    return wide;
+  };
+  for (const float damp : {0.0F, 0.01F, 1.0F}) {
+    const WeightQuant q{.bits = 4, .search_clip = false};
+    GptqReport report;
+    GptqReport alone_report;
+    const auto found = gptq(q, {.damp = damp}, with_dead(w), hessian_of(with_dead(live)), &report);
+    const auto alone = gptq(q, {.damp = damp}, w, hessian_of(live), &alone_report);
+    ASSERT_TRUE(found.ok() && alone.ok());
+    EXPECT_EQ(report.damp_used, damp);
+    EXPECT_NEAR(report.error, alone_report.error, 1e-2 * alone_report.error);
+    int64_t different = 0;
+    for (int64_t r = 0; r < 16; ++r) {
+      for (int64_t c = 0; c < 30; ++c)
+        different += found->values(r, c < 3 ? c : c + 1) != alone->values(r, c) ? 1 : 0;
+    }
+    EXPECT_LE(different, 4);  // of 480: ties
+  }
+}
+
 TEST(Gptq, NothingButZerosIsAllDead) {
   GptqReport report;
   const auto found =
