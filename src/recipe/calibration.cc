@@ -105,7 +105,7 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
                                                                std::optional<Token> bos,
                                                                int64_t tokens, uint64_t seed,
                                                                Progress& progress) {
-  constexpr int64_t kSequences = 16;
+  constexpr int64_t kSequences = 32;  // longer ones are better, more of them faster
   const int64_t length = std::clamp<int64_t>(tokens / kSequences, 1, model.config.max_positions);
   progress.stage("letting the model write a calibration text", length);
   Random random(seed, "self-generated text");

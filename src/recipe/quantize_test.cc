@@ -61,14 +61,19 @@ TEST(SelfGeneratedWindows, AreReproducibleAndFitTheModel) {
   const Model model = testing::random_model(testing::config_json(), 1);
   NoProgress progress;
   const auto windows = value_of(self_generated_windows(model, 7, 128, 5, progress));
-  ASSERT_EQ(windows.size(), 16U);
+  ASSERT_EQ(windows.size(), 32U);
   for (const std::vector<Token>& window : windows) {
-    EXPECT_EQ(window.size(), 8U);
+    EXPECT_EQ(window.size(), 4U);
     EXPECT_EQ(window[0], 7);
     for (const Token token : window) EXPECT_TRUE(token >= 0 && token < 96);
   }
   EXPECT_EQ(windows, value_of(self_generated_windows(model, 7, 128, 5, progress)));
   EXPECT_NE(windows, value_of(self_generated_windows(model, 7, 128, 6, progress)));
+  const Model short_context =
+      testing::random_model(testing::config_json({{"max_position_embeddings", 1}}), 1);
+  for (const std::vector<Token>& window :
+       value_of(self_generated_windows(short_context, 7, 128, 5, progress)))
+    EXPECT_EQ(window, std::vector<Token>{7});
 }
 
 // Rows at the spaces, as collect_statistics sees them.
@@ -224,6 +229,63 @@ TEST(QuantizeModel, CentringTakesTheMeanFromTheCache) {
   };
   expect_mean(Space::kKey, moved.layers[1].key_center);
   expect_mean(Space::kValue, moved.layers[1].value_center);
+}
+
+// What one space of one layer carries, of all windows.
+class InputHessian final : public SiteObserver {
+ public:
+  InputHessian(int64_t layer, Space space, int64_t width)
+      : hessian(width), layer_(layer), space_(space) {}
+  void observe(int64_t layer, Space space, ConstMatrixRef rows) override {
+    if (layer == layer_ && space == space_) hessian.add(rows);
+  }
+  Hessian hessian;
+
+ private:
+  int64_t layer_;
+  Space space_;
+};
+
+// Every linear is rounded under what the whole model, rounded up to there, feeds it. Here by whole
+// forward passes over a model in memory; to the integer.
+TEST(QuantizeModel, GptqSeesWhatWasRoundedBefore) {
+  const Model model = testing::random_model(testing::config_json({{"model_type", "qwen2"}}), 3);
+  const std::vector<std::vector<Token>> windows = {testing::random_tokens(40, 96, 1),
+                                                   testing::random_tokens(90, 96, 2)};
+  for (const char* name : {"quarot", "balanced"}) {
+    for (const bool quantized_inputs : {false, true}) {
+      SCOPED_TRACE(std::string(name) + (quantized_inputs ? " with quantised inputs" : ""));
+      Recipe recipe = value_of(recipe_by_name(name));
+      recipe.weight_method = WeightMethod::kGptq;
+      recipe.gptq_quantized_inputs = quantized_inputs;
+      const Model found = testing::quantized(recipe, model, windows);
+      Recipe unrounded = recipe;
+      unrounded.weights.bits = kFloatBits;
+      Model reference = testing::quantized(unrounded, model, windows);
+      for (int64_t l = 0; l < model.config.layers; ++l) {
+        for (const Space site : kSites) {
+          InputHessian input(l, site, model.config.width(site));
+          SimulatedBackend backend(reference, quantized_inputs ? recipe.precision : Precision());
+          backend.set_observer(&input);
+          for (const std::vector<Token>& window : windows) {
+            const auto size = static_cast<int64_t>(window.size());
+            forward(backend, {window, {{backend.add_sequence(), 0, size, 0}}});
+          }
+          for (const Role role : kRoles) {
+            if (spaces_of(role).input != site) continue;
+            Matrix& weight = reference.layers[static_cast<size_t>(l)][role].weight;
+            const auto expected =
+                value_of(gptq(recipe.weights, recipe.gptq, weight, input.hessian));
+            const auto& rounded = found.layers[static_cast<size_t>(l)][role].quantized;
+            ASSERT_TRUE(rounded.has_value());
+            EXPECT_TRUE(std::ranges::equal(rounded->values.elements(), expected.values.elements()))
+                << linear_name(l, role);
+            weight = expected.dequantize();
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(QuantizeModel, RefusesARecipeThatDoesNotFit) {
