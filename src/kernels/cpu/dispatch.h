@@ -12,6 +12,7 @@
 
 #include "kernels/cache_task.h"
 #include "kernels/cpu/gemm_task.h"
+#include "kernels/cpu/table_task.h"
 #include "kernels/row_task.h"
 #include "quarot/status.h"
 
@@ -23,11 +24,13 @@ struct AttendTask;
 struct FloatKernels {
   // Rows first…last−1; scratch holds twice the width rounded up to 16.
   void (*rows)(const RowTask& task, int64_t first, int64_t last, float* scratch);
-  // Tokens first…last−1; scratch holds two head vectors.
+  // Tokens first…last−1; scratch holds twice head_dim rounded up to 16.
   void (*heads)(const HeadsTask& task, int64_t first, int64_t last, float* scratch);
   void (*attend)(const AttendTask& task);
   void (*merge)(const float* states, int64_t chunks, int64_t stride, int64_t groups,
                 int64_t head_dim, float* sum, float* y);
+  // Tiles first…last−1 of the table; scratch holds kTableScratch floats.
+  void (*table)(const TableTask& task, int64_t first, int64_t last, float* scratch);
   // Multiply-adds from registers, as Kernels::dot_peak.
   int64_t (*peak)(int64_t rounds);
 };

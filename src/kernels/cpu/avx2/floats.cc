@@ -1,5 +1,6 @@
 #include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/cache_isa.h"
+#include "kernels/cpu/table_isa.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -9,6 +10,7 @@ const FloatKernels kAvx2Floats = {
     .heads = Cache<F16Avx2>::heads,
     .attend = Cache<F16Avx2>::attend,
     .merge = Cache<F16Avx2>::merge,
+    .table = Table<F16Avx2>::run,
     .peak = Cache<F16Avx2>::float_peak,
 };
 

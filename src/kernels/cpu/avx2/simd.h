@@ -108,6 +108,12 @@ struct F16Avx2 {
     return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
   }
   static F as_float(Words x) { return {_mm256_castsi256_ps(x.lo), _mm256_castsi256_ps(x.hi)}; }
+  static Words no_words() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  template <uint32_t kMask>
+  static Words bits(Words x) {
+    const __m256i mask = _mm256_set1_epi32(static_cast<int>(kMask));
+    return {_mm256_and_si256(x.lo, mask), _mm256_and_si256(x.hi, mask)};
+  }
   template <int kShift>
   static Words shr(Words x) {
     return {_mm256_srli_epi32(x.lo, kShift), _mm256_srli_epi32(x.hi, kShift)};

@@ -1,5 +1,6 @@
 #include "kernels/cpu/avx512vnni/simd.h"
 #include "kernels/cpu/cache_isa.h"
+#include "kernels/cpu/table_isa.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -9,6 +10,7 @@ const FloatKernels kAvx512Floats = {
     .heads = Cache<F16Avx512>::heads,
     .attend = Cache<F16Avx512>::attend,
     .merge = Cache<F16Avx512>::merge,
+    .table = Table<F16Avx512>::run,
     .peak = Cache<F16Avx512>::float_peak,
 };
 

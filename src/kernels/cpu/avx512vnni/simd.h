@@ -71,6 +71,11 @@ struct F16Avx512 {
   }
   static Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static F as_float(Words x) { return _mm512_castsi512_ps(x); }
+  static Words no_words() { return _mm512_setzero_si512(); }
+  template <uint32_t kMask>
+  static Words bits(Words x) {
+    return _mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(kMask)));
+  }
   template <int kShift>
   static Words shr(Words x) {
     return kShift == 0 ? x : _mm512_srli_epi32(x, kShift);

@@ -1,5 +1,6 @@
 #include "kernels/cpu/cache_isa.h"
 #include "kernels/cpu/scalar/simd.h"
+#include "kernels/cpu/table_isa.h"
 #include "kernels/cpu/tables.h"
 
 namespace quarot::cpu {
@@ -9,6 +10,7 @@ const FloatKernels kScalarFloats = {
     .heads = Cache<F16Scalar>::heads,
     .attend = Cache<F16Scalar>::attend,
     .merge = Cache<F16Scalar>::merge,
+    .table = Table<F16Scalar>::run,
     .peak = Cache<F16Scalar>::float_peak,
 };
 

@@ -113,6 +113,12 @@ struct F16Scalar {
     __builtin_memcpy(f.v, x.v, sizeof f.v);
     return f;
   }
+  static Words no_words() { return {}; }
+  template <uint32_t kMask>
+  static Words bits(Words x) {
+    for (uint32_t& v : x.v) v &= kMask;
+    return x;
+  }
   template <int kShift>
   static Words shr(Words x) {
     for (uint32_t& v : x.v) v >>= kShift;
