@@ -24,7 +24,7 @@ namespace quarot {
 inline constexpr int64_t kPageTokens = 32;
 
 struct CacheLayout {
-  int64_t head_dim = 0;  // a multiple of 16
+  int64_t head_dim = 0;  // a multiple of 16: shorter head vectors end in zeros
   int k_bits = 4;        // 2, 3, 4, 8 or 32
   int v_bits = 4;
   int64_t groups = 1;  // of a head vector; head_dim/groups is a multiple of 32 where there are more
@@ -68,13 +68,15 @@ struct HeadsTask {
   const float* centre = nullptr;           // [heads, head_dim], or null
   float scale = 1;
 
-  float* y = nullptr;  // [tokens, heads·head_dim], or null: into the cache
+  float* y = nullptr;  // [tokens, heads, y_head ≥ head_dim], or null: into the cache
   int64_t y_stride = 0;
+  int64_t y_head = 0;  // 0: head_dim
 
   const CacheToken* cache = nullptr;  // [tokens]
   const CacheLayout* layout = nullptr;
   int64_t page_offset = 0;  // of this layer's first head; heads follow each other
   bool values = false;      // or keys
+  int bits = 0;             // of the quantiser, at most the layout's; 0: the layout's
   float clip = 1;
 };
 
@@ -82,14 +84,15 @@ struct AttentionTask {
   int64_t tokens = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;      // divides heads
-  const float* q = nullptr;  // [tokens, heads·head_dim], times the softmax scale already
+  const float* q = nullptr;  // [tokens, heads, layout head_dim], times the softmax scale already
   int64_t q_stride = 0;
   const CacheToken* cache = nullptr;  // [tokens]: each sees positions 0 … its own
   const CacheLayout* layout = nullptr;
   int64_t page_offset = 0;
   int64_t window = 0;  // only the last `window` positions, its own included; 0: all
-  float* y = nullptr;  // [tokens, heads·head_dim]
+  float* y = nullptr;  // [tokens, heads, y_head ≤ layout head_dim]
   int64_t y_stride = 0;
+  int64_t y_head = 0;  // 0: the layout's head_dim
 };
 
 // The part of the tokens that is summed at once, and in order: sums do not depend on how the work

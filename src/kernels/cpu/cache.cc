@@ -114,7 +114,7 @@ void heads(const Kernels& kernels, const HeadsTask& task) {
   constexpr int64_t kElementsPerThread = 1 << 12;  // fewer are not worth waking one
   const int64_t grain = kElementsPerThread / (task.heads * task.head_dim) + 1;
   parallel_for(task.tokens, grain, [&](int64_t first, int64_t last) {
-    AlignedVector<float> scratch(static_cast<size_t>(2 * task.head_dim));
+    AlignedVector<float> scratch(static_cast<size_t>(2 * ((task.head_dim + 15) / 16 * 16)));
     kernels.floats->heads(task, first, last, scratch.data());
   });
 }
@@ -150,15 +150,18 @@ void attention(const Kernels& kernels, const AttentionTask& task) {
   });
   parallel_for(static_cast<int64_t>(runs.size()), 16, [&](int64_t first, int64_t last) {
     AlignedVector<float> sum(static_cast<size_t>(state_size));
+    AlignedVector<float> output(static_cast<size_t>(l.head_dim));
+    const int64_t y_head = task.y_head != 0 ? task.y_head : l.head_dim;
     for (int64_t i = first; i < last; ++i) {
       const Run& run = runs[i];
       const int64_t rows = run.tokens * run.heads;
       const int64_t chunks = (first_state[i + 1] - first_state[i]) / rows;
       for (int64_t r = 0; r < rows; ++r) {
-        float* y = task.y + (run.token + r / run.heads) * task.y_stride +
-                   (run.head + r % run.heads) * l.head_dim;
         kernels.floats->merge(state.data() + (first_state[i] + r) * state_size, chunks,
-                              rows * state_size, l.groups, l.head_dim, sum.data(), y);
+                              rows * state_size, l.groups, l.head_dim, sum.data(), output.data());
+        std::copy_n(output.data(), y_head,
+                    task.y + (run.token + r / run.heads) * task.y_stride +
+                        (run.head + r % run.heads) * y_head);
       }
     }
   });

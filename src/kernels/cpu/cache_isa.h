@@ -61,7 +61,7 @@ struct Cache {
     }
   }
 
-  // Returns where in scratch [2][head_dim] the vector is.
+  // Returns where in scratch [2][head_dim rounded up to 16] the vector is, zeros behind it.
   static float* head_vector(const HeadsTask& t, int64_t token, int64_t head, float* scratch) {
     RowTask row;
     row.width = t.head_dim;
@@ -73,11 +73,16 @@ struct Cache {
     R::source(row, 0, x);
     const int64_t half = t.rotary / 2;
     if (t.cos != nullptr) rope(x, t.cos + token * half, t.sin + token * half, half);
-    if (t.hadamard != nullptr) x = R::hadamard(*t.hadamard, x, scratch + t.head_dim, t.head_dim);
+    if (t.hadamard != nullptr) {
+      float* other = scratch + (t.head_dim + kLanes - 1) / kLanes * kLanes;
+      x = R::hadamard(*t.hadamard, x, other, t.head_dim);
+    }
     const F scale = V::splat(t.scale);
     for (int64_t i = 0; i < t.head_dim; i += kLanes) {
       F v = V::load(x + i);
-      if (t.centre != nullptr) v = V::sub(v, V::load(t.centre + head * t.head_dim + i));
+      if (t.centre != nullptr) {
+        v = V::sub(v, R::load_some(t.centre + head * t.head_dim + i, t.head_dim - i));
+      }
       V::store(x + i, V::mul(v, scale));
     }
     return x;
@@ -152,13 +157,14 @@ struct Cache {
     std::byte* page = at.pages[at.position / kPageTokens] + t.page_offset + head * l.page_bytes();
     const int64_t slot = at.position % kPageTokens;
     const int bits = t.values ? l.v_bits : l.k_bits;
+    const int level_bits = t.bits != 0 ? t.bits : bits;
     auto* words = reinterpret_cast<uint32_t*>(page + (t.values ? l.v_words() : 0));
     auto* scales = reinterpret_cast<float*>(page + (t.values ? l.v_scales() : l.k_scales()));
     auto* zeros = reinterpret_cast<uint8_t*>(page + (t.values ? l.v_zeros() : l.k_zeros()));
     const int64_t group = l.head_dim / l.groups;
     for (int64_t g = 0; g < l.groups; ++g) {
       const float* part = x + g * group;
-      const Grid grid = bits == 32 ? Grid{1, 0} : grid_of(part, group, bits, t.clip);
+      const Grid grid = bits == 32 ? Grid{1, 0} : grid_of(part, group, level_bits, t.clip);
       scales[g * kPageTokens + slot] = grid.scale;
       zeros[g * kPageTokens + slot] = static_cast<uint8_t>(grid.zero);
       uint32_t q[kMaxGroup];
@@ -166,7 +172,7 @@ struct Cache {
         __builtin_memcpy(q, part, static_cast<uint64_t>(group) * sizeof(float));
       } else {
         int8_t levels[kMaxGroup];
-        quantize(part, group, grid, bits, levels);
+        quantize(part, group, grid, level_bits, levels);
         for (int64_t i = 0; i < group; ++i) q[i] = static_cast<uint32_t>(levels[i] + 128);
       }
       if (t.values) {
@@ -178,13 +184,14 @@ struct Cache {
   }
   static constexpr int64_t kMaxGroup = 1024;
 
-  // Tokens first…last−1; scratch [2][head_dim].
+  // Tokens first…last−1; scratch as head_vector's.
   static void heads(const HeadsTask& t, int64_t first, int64_t last, float* scratch) {
     for (int64_t token = first; token < last; ++token) {
       for (int64_t head = 0; head < t.heads; ++head) {
         const float* x = head_vector(t, token, head, scratch);
         if (t.y != nullptr) {
-          float* y = t.y + token * t.y_stride + head * t.head_dim;
+          const int64_t y_head = t.y_head != 0 ? t.y_head : t.head_dim;
+          float* y = t.y + token * t.y_stride + head * y_head;
           __builtin_memcpy(y, x, static_cast<uint64_t>(t.head_dim) * sizeof(float));
         } else {
           store(t, t.cache[token], head, x);

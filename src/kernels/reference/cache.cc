@@ -22,7 +22,7 @@ float folded(float (&sums)[16]) {
 }
 
 std::vector<float> head_vector(const HeadsTask& t, int64_t token, int64_t head) {
-  std::vector<float> x(static_cast<size_t>(t.head_dim));
+  std::vector<float> x(static_cast<size_t>((t.head_dim + 15) / 16 * 16), 0.0F);
   rows({.rows = 1,
         .width = t.head_dim,
         .source = t.gain != nullptr ? RowSource::kRmsNorm : RowSource::kCopy,
@@ -77,16 +77,18 @@ void store(const HeadsTask& t, const CacheToken& at, int64_t head, const float* 
   std::byte* page = at.pages[at.position / kPageTokens] + t.page_offset + head * l.page_bytes();
   const int64_t slot = at.position % kPageTokens;
   const int bits = t.values ? l.v_bits : l.k_bits;
+  const int level_bits = t.bits != 0 ? t.bits : bits;
   auto* words = reinterpret_cast<uint32_t*>(page + (t.values ? l.v_words() : 0));
   auto* scales = reinterpret_cast<float*>(page + (t.values ? l.v_scales() : l.k_scales()));
   auto* zeros = reinterpret_cast<uint8_t*>(page + (t.values ? l.v_zeros() : l.k_zeros()));
   const int64_t group = l.head_dim / l.groups;
   for (int64_t g = 0; g < l.groups; ++g) {
-    const Grid grid = bits == 32 ? Grid{1, 0} : grid_of(x + g * group, group, bits, t.clip);
+    const Grid grid = bits == 32 ? Grid{1, 0} : grid_of(x + g * group, group, level_bits, t.clip);
     scales[g * kPageTokens + slot] = grid.scale;
     zeros[g * kPageTokens + slot] = static_cast<uint8_t>(grid.zero);
     for (int64_t d = g * group; d < (g + 1) * group; ++d) {
-      const uint32_t q = bits == 32 ? std::bit_cast<uint32_t>(x[d]) : quantize(x[d], grid, bits);
+      const uint32_t q =
+          bits == 32 ? std::bit_cast<uint32_t>(x[d]) : quantize(x[d], grid, level_bits);
       if (t.values) {
         put_field(words + d, l.head_dim, slot, bits, q);
       } else {
@@ -209,7 +211,8 @@ void heads(const HeadsTask& t) {
     for (int64_t head = 0; head < t.heads; ++head) {
       const std::vector<float> x = head_vector(t, token, head);
       if (t.y != nullptr) {
-        std::ranges::copy(x, t.y + token * t.y_stride + head * t.head_dim);
+        const int64_t y_head = t.y_head != 0 ? t.y_head : t.head_dim;
+        std::copy_n(x.data(), t.head_dim, t.y + token * t.y_stride + head * y_head);
       } else {
         store(t, t.cache[token], head, x.data());
       }
@@ -233,7 +236,10 @@ void attention(const AttentionTask& t) {
         chunks.push_back(attend(l, at.pages, offset, first, last, q));
         first = last;
       }
-      merge(l, chunks, t.y + token * t.y_stride + head * l.head_dim);
+      const int64_t y_head = t.y_head != 0 ? t.y_head : l.head_dim;
+      std::vector<float> y(static_cast<size_t>(l.head_dim));
+      merge(l, chunks, y.data());
+      std::copy_n(y.data(), y_head, t.y + token * t.y_stride + head * y_head);
     }
   }
 }
