@@ -47,7 +47,6 @@ class GoldenLoss : public ::testing::Test {
     options.max_windows = full() ? 0 : windows;
     PreparedModel prepared = value_of(
         prepare_model(*checkpoint_, *tokenizer_, recipe, text / "train.first-1mb.txt", progress));
-    dequantize(prepared.model);
     SimulatedBackend backend(prepared.model, prepared.recipe.precision);
     return value_of(measure_perplexity(
         backend, nullptr, value_of(cut_windows(tokens, options, std::nullopt)), progress));

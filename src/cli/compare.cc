@@ -75,11 +75,8 @@ class Comparer {
 
  private:
   Result<PreparedModel> prepare(const Recipe& recipe) {
-    QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared,
-                            prepare_model(*open_.checkpoint, *open_.tokenizer, recipe,
-                                          options_.recipe.calibration(), progress_));
-    dequantize(prepared.model);
-    return prepared;
+    return prepare_model(*open_.checkpoint, *open_.tokenizer, recipe, options_.recipe.calibration(),
+                         progress_);
   }
 
   Status measure(const PreparedModel& prepared, std::vector<Recipe> recipes, Backend& reference) {

@@ -63,30 +63,74 @@ LinearPlace place_of(const ModelConfig& config, int64_t layer, Role role) {
 }
 
 // compressed-tensors' pack-quantized layout. DESIGN.md, section 5.
-Result<QuantizedWeight> read_packed(const TensorSource& tensors, const std::string& name,
-                                    int64_t rows, int64_t cols) {
-  const TensorInfo* info = tensors.find(name + "_packed");
-  QUAROT_ASSIGN_OR_RETURN(const BasicMatrix<int32_t> words, tensors.read_int32(name + "_packed"));
-  QuantizedWeight weight;
-  weight.quant.bits = words.cols() == packed_words(cols, 4) ? 4 : 8;
-  Result<BasicMatrix<int8_t>> values = unpack_int32(words.view(), cols, weight.quant.bits);
-  if (!values.ok())
-    return values.error().with_context(
-        fmt::format("{}: tensor {}", tensors.path().string(), info->name));
-  weight.values = *std::move(values);
-  QUAROT_ASSIGN_OR_RETURN(weight.scales, tensors.read(name + "_scale"));
+struct PackedTensor {
+  BasicMatrix<int32_t> words;
+  Matrix scales;
+  int bits = 4;
+};
+
+Result<PackedTensor> read_packed(const TensorSource& tensors, const std::string& name, int64_t rows,
+                                 int64_t cols) {
+  PackedTensor packed;
+  QUAROT_ASSIGN_OR_RETURN(packed.words, tensors.read_int32(name + "_packed"));
+  QUAROT_ASSIGN_OR_RETURN(packed.scales, tensors.read(name + "_scale"));
+  packed.bits = packed.words.cols() == packed_words(cols, 4) ? 4 : 8;
   QUAROT_ASSIGN_OR_RETURN(const Matrix shape, tensors.read(name + "_shape"));
   const bool as_expected = std::ranges::equal(
       shape.elements(), std::array{static_cast<float>(rows), static_cast<float>(cols)});
-  const int64_t groups = weight.scales.cols();
-  if (!as_expected || weight.values.rows() != rows || weight.scales.rows() != rows || groups < 1 ||
-      cols % groups != 0) {
-    return error(ErrorCode::kCorrupt, "{}: tensor {} is no packed [{}, {}] with its scales",
-                 tensors.path().string(), info->name, rows, cols);
+  const int64_t groups = packed.scales.cols();
+  if (!as_expected || packed.words.rows() != rows ||
+      packed.words.cols() != packed_words(cols, packed.bits) || packed.scales.rows() != rows ||
+      groups < 1 || cols % groups != 0) {
+    return error(ErrorCode::kCorrupt, "{}: tensor {}_packed is no packed [{}, {}] with its scales",
+                 tensors.path().string(), name, rows, cols);
   }
+  return packed;
+}
+
+Result<QuantizedWeight> read_packed_weight(const TensorSource& tensors, const std::string& name,
+                                           int64_t rows, int64_t cols) {
+  QUAROT_ASSIGN_OR_RETURN(PackedTensor packed, read_packed(tensors, name, rows, cols));
+  QuantizedWeight weight;
+  weight.quant.bits = packed.bits;
+  QUAROT_ASSIGN_OR_RETURN(weight.values, unpack_int32(packed.words.view(), cols, packed.bits));
+  const int64_t groups = packed.scales.cols();
   weight.quant.group = groups == 1 ? 0 : cols / groups;
+  weight.scales = std::move(packed.scales);
   weight.zeros = BasicMatrix<int32_t>(rows, groups, 0);
   return weight;
+}
+
+// Half precision stays as it is; what other types stand for is held as float32.
+Storage storage_of(const TensorInfo& info) {
+  if (info.type == "BF16") return Storage::kBF16;
+  if (info.type == "F16") return Storage::kF16;
+  return Storage::kF32;
+}
+
+// The embedding or lm_head. Read in pieces: the whole of it as float32 may not fit.
+Result<RowTable> read_table(const TensorSource& tensors, const std::string& name, int64_t rows,
+                            int64_t cols) {
+  constexpr int64_t kPiece = 4096;
+  if (tensors.find(name + "_packed") != nullptr) {
+    QUAROT_ASSIGN_OR_RETURN(const PackedTensor packed, read_packed(tensors, name, rows, cols));
+    if (packed.scales.cols() != 1) {
+      return error(ErrorCode::kUnsupported,
+                   "{}: tensor {}_packed has groups; expected one scale a row",
+                   tensors.path().string(), name);
+    }
+    RowTable table(rows, cols, packed.bits == 4 ? Storage::kInt4 : Storage::kInt8);
+    table.set_rows(0, packed.words.view(), packed.scales);
+    return table;
+  }
+  QUAROT_RETURN_IF_ERROR(check_shape(tensors, name, {rows, cols}));
+  RowTable table(rows, cols, storage_of(*tensors.find(name)));
+  for (int64_t first = 0; first < rows; first += kPiece) {
+    const int64_t count = std::min(kPiece, rows - first);
+    QUAROT_ASSIGN_OR_RETURN(const Matrix piece, tensors.read_rows(name, first, count));
+    table.set_rows(first, piece);
+  }
+  return table;
 }
 
 // Reads the linears of one layer. A tensor that several of them share is read once for all.
@@ -121,7 +165,8 @@ class LinearReader {
  private:
   Result<Linear> read_own_packed(const std::string& name, int64_t out, int64_t in) const {
     Linear linear;
-    QUAROT_ASSIGN_OR_RETURN(linear.quantized, read_packed(*tensors_, name + ".weight", out, in));
+    QUAROT_ASSIGN_OR_RETURN(linear.quantized,
+                            read_packed_weight(*tensors_, name + ".weight", out, in));
     QUAROT_ASSIGN_OR_RETURN(linear.bias, read_optional_vector(name + ".bias", out));
     return linear;
   }
@@ -165,11 +210,11 @@ Result<OnlineTransforms> read_online_transforms(const Checkpoint& checkpoint,
 }  // namespace
 
 int64_t Model::bytes() const {
-  int64_t elements = embedding.size() + lm_head.size();
+  int64_t elements = 0;
   for (const Layer& layer : layers) {
     for (const Linear& linear : layer.linears) elements += linear.weight.size();
   }
-  return elements * static_cast<int64_t>(sizeof(float));
+  return embedding.bytes() + lm_head.bytes() + elements * static_cast<int64_t>(sizeof(float));
 }
 
 std::string linear_name(int64_t layer, Role role) {
@@ -205,12 +250,13 @@ Result<Model> load_outer(const Checkpoint& checkpoint) {
                           parse_config(checkpoint.config(), checkpoint.path().string()));
   const ModelConfig& config = model.config;
   const TensorSource& tensors = checkpoint.tensors();
-  QUAROT_RETURN_IF_ERROR(check_outer(tensors, config));
-  QUAROT_ASSIGN_OR_RETURN(model.embedding, tensors.read("model.embed_tokens.weight"));
+  QUAROT_ASSIGN_OR_RETURN(model.embedding, read_table(tensors, "model.embed_tokens.weight",
+                                                      config.vocab, config.hidden));
   QUAROT_ASSIGN_OR_RETURN(model.final_norm,
                           read_vector(tensors, "model.norm.weight", config.hidden));
   if (!config.tied_embeddings) {
-    QUAROT_ASSIGN_OR_RETURN(model.lm_head, tensors.read("lm_head.weight"));
+    QUAROT_ASSIGN_OR_RETURN(model.lm_head,
+                            read_table(tensors, "lm_head.weight", config.vocab, config.hidden));
   }
   QUAROT_ASSIGN_OR_RETURN(model.online, read_online_transforms(checkpoint, config));
   return model;

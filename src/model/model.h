@@ -9,6 +9,7 @@
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "quant/quantizer.h"
+#include "quant/row_table.h"
 #include "rotation/orthogonal.h"
 #include "tensor/matrix.h"
 
@@ -47,13 +48,13 @@ struct OnlineTransforms {
 
 struct Model {
   ModelConfig config;
-  Matrix embedding;  // [vocab, hidden]
+  RowTable embedding;  // [vocab, hidden], as stored
   std::vector<Layer> layers;
   std::vector<float> final_norm;
-  Matrix lm_head;  // [vocab, hidden]; empty: the embedding is used
+  RowTable lm_head;  // [vocab, hidden]; empty: the embedding is used
   OnlineTransforms online;
 
-  const Matrix& head() const { return lm_head.empty() ? embedding : lm_head; }
+  const RowTable& head() const { return lm_head.empty() ? embedding : lm_head; }
   int64_t bytes() const;
 };
 

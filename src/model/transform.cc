@@ -194,11 +194,14 @@ Basis Transformer::basis_of(Space space, const LayerScales& scales, int64_t inde
 void Transformer::transform_outer(Model& model) const {
   model.online = online_;
   if (!unties()) return;
-  if (model.lm_head.empty()) model.lm_head = model.embedding;
   model.config.tied_embeddings = false;
-  transform_head(model.lm_head, model.final_norm);
+  Matrix head = model.head().to_matrix();
+  transform_head(head, model.final_norm);
+  model.lm_head = RowTable(head);
   std::ranges::fill(model.final_norm, 1.0F);
-  transform_embedding(model.embedding);
+  Matrix embedding = model.embedding.to_matrix();
+  transform_embedding(embedding);
+  model.embedding = RowTable(embedding);
 }
 
 void Transformer::transform_embedding(Matrix& rows) const {

@@ -80,6 +80,12 @@ QUAROT_SIMD_CLONES void simulate(const Grid& grid, std::span<float> x) {
   for (size_t i = 0; i < x.size(); ++i) data[i] = levels.scale * levels.nearest(data[i]);
 }
 
+QUAROT_SIMD_CLONES void to_levels(const Grid& grid, std::span<float> x) {
+  const Levels levels(grid);
+  float* data = x.data();
+  for (size_t i = 0; i < x.size(); ++i) data[i] = levels.nearest(data[i]);
+}
+
 QUAROT_SIMD_CLONES void quantize(const Grid& grid, std::span<const float> x, uint8_t* q) {
   const Levels levels(grid);
   const float* data = x.data();

@@ -53,6 +53,7 @@ struct Levels {
 };
 
 void simulate(const Grid& grid, std::span<float> x);
+void to_levels(const Grid& grid, std::span<float> x);  // q − zero
 // q modulo 256: the bytes of int8_t or uint8_t alike.
 void quantize(const Grid& grid, std::span<const float> x, uint8_t* q);
 inline void quantize(const Grid& grid, std::span<const float> x, int8_t* q) {

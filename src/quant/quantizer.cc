@@ -68,6 +68,18 @@ Status check_group(const char* what, int64_t group, int64_t width) {
 
 void simulate(const ActivationQuant& q, MatrixRef rows) { simulate_rows(q, rows); }
 
+Matrix to_levels(const ActivationQuant& q, MatrixRef rows) {
+  const int64_t group = group_size(q, rows.cols());
+  Matrix scales(rows.rows(), rows.cols() / group);
+  for_each_group(rows.rows(), rows.cols(), group, [&](int64_t r, int64_t g) {
+    const auto x = rows.row(r).subspan(g * group, group);
+    const Grid grid = grid_of(q, x);
+    scales(r, g) = grid.scale;
+    to_levels(grid, x);
+  });
+  return scales;
+}
+
 QuantizedRows quantize(const ActivationQuant& q, ConstMatrixRef rows) {
   QuantizedRows result;
   quantize_rows(q, rows, result);

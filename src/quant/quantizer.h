@@ -45,6 +45,10 @@ struct ActivationQuant {
 // that returns no Status, it expects check() to have passed.
 void simulate(const ActivationQuant& q, MatrixRef rows);
 
+// The same without the last multiplication: the rows become q − zero, the scales [t, n/group] are
+// returned. Not for kFloatBits.
+Matrix to_levels(const ActivationQuant& q, MatrixRef rows);
+
 // The integers: values [t, n] (q − zero is what multiplies scale), scales and zeros [t, n/group].
 // Not for kFloatBits.
 struct QuantizedRows {

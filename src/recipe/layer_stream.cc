@@ -6,13 +6,21 @@
 
 namespace quarot {
 
+namespace {
+
+Model without_layers(const ModelConfig& config, const OnlineTransforms& online) {
+  Model model;
+  model.config = config;
+  model.online = online;
+  model.layers.resize(static_cast<size_t>(config.layers));
+  return model;
+}
+
+}  // namespace
+
 LayerStream::LayerStream(const ModelConfig& config, const OnlineTransforms& online,
                          const Precision& precision, Progress& progress)
-    : backend_(model_, precision), progress_(progress) {
-  model_.config = config;
-  model_.online = online;
-  model_.layers.resize(static_cast<size_t>(config.layers));
-}
+    : model_(without_layers(config, online)), backend_(model_, precision), progress_(progress) {}
 
 void LayerStream::add_window(std::span<const Token> tokens, Matrix embedded) {
   SimulatedBackend::State state;

@@ -1,5 +1,7 @@
 #include "runtime/make_backend.h"
 
+#include "base/error.h"
+#include "kernels/cpu/dispatch.h"
 #include "runtime/packed_backend.h"
 #include "runtime/simulated_backend.h"
 
@@ -18,7 +20,7 @@ Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& prec
     if (!packed.ok()) return packed.error();
     return std::unique_ptr<Backend>(*std::move(packed));
   }
-  dequantize(model);
+  if (const auto kernels = cpu::kernels(); !kernels.ok()) return kernels.error();
   auto shared = std::make_shared<const Model>(std::move(model));
   return std::unique_ptr<Backend>(std::make_unique<SimulatedBackend>(std::move(shared), precision));
 }

@@ -1,9 +1,12 @@
 #include "runtime/simulated_backend.h"
 
 #include <algorithm>
-#include <cmath>
+#include <numeric>
 
 #include "base/parallel.h"
+#include "kernels/cpu/cache.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/table.h"
 #include "runtime/rope_tables.h"
 #include "runtime/vector_math.h"
 #include "tensor/gemm.h"
@@ -12,17 +15,26 @@ namespace quarot {
 
 namespace {
 
-constexpr int64_t kQueryBlock = 64;  // queries that share one pass over the keys
+constexpr int64_t kBlockRows = 512;  // of a weight, as floats at once
 
-void for_each_row(int64_t rows, FunctionRef<void(int64_t)> body) {
-  parallel_for(rows, 1, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) body(r);
-  });
+// QUAROT_ISA may name what this machine has not; make_backend() says so, and here the best serves.
+const cpu::Kernels& chosen_kernels() {
+  const Result<const cpu::Kernels*> chosen = cpu::kernels();
+  return chosen.ok() ? **chosen : **cpu::find_kernels("");
 }
 
-// The head vectors of all rows, one a row.
-MatrixRef as_heads(Matrix& rows, int64_t head_dim) {
-  return {rows.data(), rows.size() / head_dim, head_dim};
+bool holds_integers(const Linear& linear) { return linear.weight.empty() && linear.quantized; }
+
+// The largest magnitude of q − zero.
+int64_t largest_level(int bits, bool symmetric) {
+  return int64_t{1} << (symmetric ? bits - 1 : bits);
+}
+
+RowTable table_of(const QuantizedWeight& weight) {
+  const bool packed = weight.quant.symmetric &&
+                      (weight.quant.bits == 4 || weight.quant.bits == 8) &&
+                      (weight.scales.cols() == 1 || weight.quant.group % 8 == 0);
+  return packed ? RowTable(weight) : RowTable(weight.dequantize());
 }
 
 }  // namespace
@@ -31,45 +43,8 @@ SimulatedBackend::SimulatedBackend(const Model& model, const Precision& precisio
     : SimulatedBackend(std::shared_ptr<const Model>(std::shared_ptr<void>(), &model), precision) {}
 
 SimulatedBackend::SimulatedBackend(std::shared_ptr<const Model> model, const Precision& precision)
-    : model_(std::move(model)), precision_(precision) {}
-
-int SimulatedBackend::add_sequence() {
-  auto slot = std::ranges::find(sequences_, false, &Sequence::used);
-  if (slot == sequences_.end()) slot = sequences_.insert(slot, Sequence());
-  slot->used = true;
-  slot->length = 0;
-  slot->layers.resize(static_cast<size_t>(config().layers));
-  return static_cast<int>(slot - sequences_.begin());
-}
-
-int SimulatedBackend::fork_sequence(int sequence, int64_t) {
-  const int fork = add_sequence();
-  sequences_[static_cast<size_t>(fork)] = sequences_[static_cast<size_t>(sequence)];
-  return fork;
-}
-
-void SimulatedBackend::drop_sequence(int sequence) {
-  sequences_[static_cast<size_t>(sequence)] = Sequence();
-}
-
-int64_t SimulatedBackend::cache_bytes() const {
-  int64_t elements = 0;
-  for (const Sequence& sequence : sequences_) {
-    for (const LayerCache& cache : sequence.layers)
-      elements += cache.keys.size() + cache.values.size();
-  }
-  return elements * static_cast<int64_t>(sizeof(float));
-}
-
-void SimulatedBackend::embed(const Batch& batch) {
-  batch_ = batch;
-  x_.resize(batch.rows(), config().hidden);
-  for_each_row(batch.rows(), [&](int64_t r) {
-    std::ranges::copy(model_->embedding.row(batch.tokens[static_cast<size_t>(r)]),
-                      x_.row(r).begin());
-  });
-  fill_rope_tables(config().rope, batch_, cos_, sin_);
-}
+    : CpuBackend(std::move(model), precision, chosen_kernels()),
+      tables_(this->model().layers.size()) {}
 
 void SimulatedBackend::exchange(State& state) {
   std::swap(batch_, state.batch);
@@ -78,199 +53,144 @@ void SimulatedBackend::exchange(State& state) {
   fill_rope_tables(config().rope, batch_, cos_, sin_);
 }
 
-void SimulatedBackend::observe(int64_t layer, Space space, ConstMatrixRef rows) {
-  if (observer_ != nullptr) observer_->observe(layer, space, rows);
-}
-
-void SimulatedBackend::finish_site(int64_t layer, Space site,
-                                   const std::optional<Orthogonal>& transform, MatrixRef rows) {
-  if (transform) transform->apply(rows);
-  simulate(precision_.activations, rows);
-  observe(layer, site, rows);
-}
-
-void SimulatedBackend::normalize(int64_t layer, Space site) {
-  const Layer& weights = model_->layers[static_cast<size_t>(layer)];
-  const std::vector<float>& gain =
-      site == Space::kAttentionInput ? weights.attention_norm : weights.ffn_norm;
-  input_.resize(x_.rows(), x_.cols());
-  for_each_row(x_.rows(), [&](int64_t r) {
-    rms_norm(x_.row(r), gain, static_cast<float>(config().norm_eps), input_.row(r));
-  });
-  finish_site(layer, site, model_->online.norm_output, input_);
-}
-
-void SimulatedBackend::project(const Linear& linear, ConstMatrixRef input, Matrix& output) {
-  output.resize(input.rows(), linear.weight.rows());
-  matmul_transposed(input, linear.weight, output);
-  if (linear.bias.empty()) return;
-  for_each_row(output.rows(), [&](int64_t r) { add(linear.bias, output.row(r)); });
-}
-
-void SimulatedBackend::project_qkv(int64_t layer) {
-  const Layer& weights = model_->layers[static_cast<size_t>(layer)];
-  project(weights[Role::kQuery], input_, query_);
-  project(weights[Role::kKey], input_, key_);
-  project(weights[Role::kValue], input_, value_);
-}
-
-// Head norm where the model has one, then RoPE, then R3.
-void SimulatedBackend::rotate_heads(Matrix& rows, int64_t heads, const std::vector<float>& norm) {
-  const int64_t head_dim = config().head_dim;
-  const int64_t half = config().rope.rotary_dim / 2;
-  for_each_row(rows.rows(), [&](int64_t r) {
-    const float* cosine = cos_.row(r).data();
-    const float* sine = sin_.row(r).data();
-    for (int64_t h = 0; h < heads; ++h) {
-      const std::span<float> head =
-          rows.row(r).subspan(static_cast<size_t>(h * head_dim), static_cast<size_t>(head_dim));
-      if (!norm.empty()) rms_norm(head, norm, static_cast<float>(config().norm_eps), head);
-      float* first = head.data();
-      float* second = head.data() + half;
-      for (int64_t i = 0; i < half; ++i) {
-        const float a = first[i];
-        const float b = second[i];
-        first[i] = a * cosine[i] - b * sine[i];
-        second[i] = b * cosine[i] + a * sine[i];
-      }
-    }
-  });
-  if (model_->online.query_key) model_->online.query_key->apply(as_heads(rows, head_dim));
-}
-
-void SimulatedBackend::reserve(Sequence& sequence, int64_t layer, int64_t rows) {
-  LayerCache& cache = sequence.layers[static_cast<size_t>(layer)];
-  if (cache.keys.rows() >= rows) return;
-  const int64_t capacity = std::max<int64_t>(rows, 2 * cache.keys.rows());
-  for (Matrix* matrix : {&cache.keys, &cache.values}) {
-    Matrix grown(capacity, config().width(Space::kKey));
-    for (int64_t r = 0; r < matrix->rows(); ++r)
-      std::ranges::copy(matrix->row(r), grown.row(r).begin());
-    *matrix = std::move(grown);
-  }
+void SimulatedBackend::observe_heads(int64_t layer, Space space, HeadsTask task) {
+  Matrix rows(task.tokens, task.heads * task.head_dim);
+  task.y = rows.data();
+  task.y_stride = rows.cols();
+  cpu::heads(kernels(), task);
+  observer_->observe(layer, space, rows);
 }
 
 void SimulatedBackend::append_cache(int64_t layer) {
-  const Layer& weights = model_->layers[static_cast<size_t>(layer)];
-  rotate_heads(query_, config().heads, weights.query_norm);
-  rotate_heads(key_, config().kv_heads, weights.key_norm);
-  observe(layer, Space::kQuery, query_);
-  observe(layer, Space::kKey, key_);
-  observe(layer, Space::kValue, value_);
-  const auto cache_rows = [&](Matrix& rows, const std::vector<float>& center,
-                              const CacheQuant& quant) {
-    for_each_row(center.empty() ? 0 : rows.rows(), [&](int64_t r) {
-      const std::span<float> row = rows.row(r);
-      for (size_t i = 0; i < row.size(); ++i) row[i] -= center[i];
+  if (observer_ != nullptr) {
+    observe_heads(layer, Space::kQuery, query_heads(layer));
+    observe_heads(layer, Space::kKey, key_heads(layer));
+    observe_heads(layer, Space::kValue, value_heads());
+  }
+  CpuBackend::append_cache(layer);
+}
+
+void SimulatedBackend::set_input(int64_t layer, Space site, const RowTask& task) {
+  input_.resize(task.rows, task.width);
+  RowTask rows = task;
+  rows.y = input_.data();
+  rows.y_stride = input_.cols();
+  cpu::rows(kernels(), rows);
+  const ActivationQuant& quant = precision().activations;
+  const auto reader =
+      std::ranges::find(kRoles, site, [](Role role) { return spaces_of(role).input; });
+  scales_ = Matrix();
+  if (!quant.enabled() || !holds_integers(this->layer(layer)[*reader])) {
+    simulate(quant, input_);
+    if (observer_ != nullptr) observer_->observe(layer, site, input_);
+    return;
+  }
+  if (observer_ != nullptr) {
+    Matrix simulated(input_.view());
+    simulate(quant, simulated);
+    observer_->observe(layer, site, simulated);
+  }
+  scales_ = to_levels(quant, input_);
+}
+
+void SimulatedBackend::project(int64_t layer, Space site, MatrixRef y, bool accumulate) {
+  int64_t column = 0;
+  for (const Role role : kRoles) {
+    if (spaces_of(role).input != site) continue;
+    const Linear& linear = this->layer(layer)[role];
+    const int64_t outputs = config().width(spaces_of(role).output);
+    const MatrixRef part = y.cols(column, outputs);
+    column += outputs;
+    if (!scales_.empty()) {
+      multiply_levels(linear, part, accumulate);
+    } else if (holds_integers(linear)) {
+      RowTable& table = tables_[static_cast<size_t>(layer)][static_cast<size_t>(role)];
+      if (table.empty()) table = table_of(*linear.quantized);
+      cpu::multiply(kernels(), input_, table, part, linear.bias, accumulate);
+    } else {
+      matmul_transposed(input_, linear.weight, part, accumulate);
+      for (int64_t r = 0; !linear.bias.empty() && r < part.rows(); ++r)
+        add(linear.bias, part.row(r));
+    }
+  }
+}
+
+// As reference::gemm(): a group's term is (sum · scale of the activations) · scale of the weight.
+void SimulatedBackend::multiply_levels(const Linear& linear, MatrixRef y, bool accumulate) {
+  Matrix sums;
+  for (int64_t first = 0; first < y.cols(); first += kBlockRows) {
+    const int64_t count = std::min(kBlockRows, y.cols() - first);
+    sums.resize(y.rows(), count);
+    add_levels(*linear.quantized, first, sums);
+    parallel_for(y.rows(), 8, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const std::span<float> row = sums.row(r);
+        if (!linear.bias.empty())
+          add(std::span(linear.bias).subspan(static_cast<size_t>(first), row.size()), row);
+        const std::span<float> out = y.row(r).subspan(static_cast<size_t>(first), row.size());
+        if (accumulate) {
+          add(row, out);
+        } else {
+          std::ranges::copy(row, out.begin());
+        }
+      }
     });
-    simulate(quant, as_heads(rows, config().head_dim));
-  };
-  cache_rows(key_, weights.key_center, precision_.keys);
-  cache_rows(value_, weights.value_center, precision_.values);
-  for (const SequenceChunk& chunk : batch_.chunks) {
-    Sequence& sequence = sequences_[static_cast<size_t>(chunk.sequence)];
-    reserve(sequence, layer, chunk.position + chunk.count);
-    LayerCache& cache = sequence.layers[static_cast<size_t>(layer)];
-    for (int64_t r = 0; r < chunk.count; ++r) {
-      std::ranges::copy(key_.row(chunk.first_row + r), cache.keys.row(chunk.position + r).begin());
-      std::ranges::copy(value_.row(chunk.first_row + r),
-                        cache.values.row(chunk.position + r).begin());
+  }
+}
+
+// sums ← the products with rows first, first + 1, … of the weight.
+void SimulatedBackend::add_levels(const QuantizedWeight& weight, int64_t first, MatrixRef sums) {
+  const int64_t width = weight.values.cols();
+  const int64_t w_group = width / weight.scales.cols();
+  const int64_t a_group = width / scales_.cols();
+  const int64_t group = std::gcd(w_group, a_group);
+  const ActivationQuant& quant = precision().activations;
+  // Sums stay below 2^24, where float32 still holds every integer.
+  const int64_t exact =
+      (int64_t{1} << 24) / (largest_level(quant.bits, quant.symmetric) *
+                            largest_level(weight.quant.bits, weight.quant.symmetric));
+  levels_.resize(sums.cols(), width);
+  parallel_for(sums.cols(), 16, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      for (int64_t c = 0; c < width; c += w_group) {
+        const int32_t zero = weight.zeros(first + n, c / w_group);
+        to_float(weight.values.row(first + n).subspan(static_cast<size_t>(c),
+                                                      static_cast<size_t>(w_group)),
+                 zero, &levels_(n, c));
+      }
     }
-    sequence.length = chunk.position + chunk.count;
-  }
-}
-
-void SimulatedBackend::attend(int64_t layer) {
-  attention_.resize(batch_.rows(), config().width(Space::kAttentionOutput));
-  struct Task {
-    const SequenceChunk* chunk;
-    int64_t head;
-    int64_t first;
-  };
-  std::vector<Task> tasks;
-  for (const SequenceChunk& chunk : batch_.chunks) {
-    for (int64_t head = 0; head < config().heads; ++head) {
-      for (int64_t first = 0; first < chunk.count; first += kQueryBlock)
-        tasks.push_back({&chunk, head, first});
-    }
-  }
-  for_each_row(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
-    const Task& task = tasks[static_cast<size_t>(i)];
-    attend_block(sequences_[static_cast<size_t>(task.chunk->sequence)], layer, *task.chunk,
-                 task.head, task.first);
   });
-}
-
-// Queries first … first + kQueryBlock of one head of one chunk.
-void SimulatedBackend::attend_block(const Sequence& sequence, int64_t layer,
-                                    const SequenceChunk& chunk, int64_t head, int64_t first) {
-  const LayerCache& cache = sequence.layers[static_cast<size_t>(layer)];
-  const int64_t head_dim = config().head_dim;
-  const int64_t count = std::min(kQueryBlock, chunk.count - first);
-  const int64_t position = chunk.position + first;  // of the block's first query
-  const int64_t window = config().sliding_windows[static_cast<size_t>(layer)];
-  const int64_t begin = window > 0 ? std::max<int64_t>(position - window + 1, 0) : 0;
-  const int64_t keys = position + count - begin;
-  const int64_t kv_column = head / config().group() * head_dim;
-  const auto slice = [&](const Matrix& matrix) {
-    return ConstMatrixRef(matrix).rows(begin, keys).cols(kv_column, head_dim);
-  };
-  thread_local Matrix scores;
-  scores.resize(count, keys);
-  matmul_transposed(
-      ConstMatrixRef(query_).rows(chunk.first_row + first, count).cols(head * head_dim, head_dim),
-      slice(cache.keys), scores);
-  const float factor = 1.0F / std::sqrt(static_cast<float>(head_dim));
-  for (int64_t q = 0; q < count; ++q) {
-    const int64_t last = position + q - begin + 1;  // keys the query sees end here
-    const int64_t skip = window > 0 ? std::max<int64_t>(position + q - window + 1 - begin, 0) : 0;
-    const std::span<float> row = scores.row(q);
-    const auto seen = row.subspan(static_cast<size_t>(skip), static_cast<size_t>(last - skip));
-    std::ranges::fill(row.first(static_cast<size_t>(skip)), 0.0F);
-    std::ranges::fill(row.subspan(static_cast<size_t>(last)), 0.0F);
-    scale(seen, factor);
-    scale(seen, 1.0F / exp_shifted(seen));
+  std::vector<float> w_scales(static_cast<size_t>(sums.cols()));
+  for (int64_t c = 0; c < width; c += group) {
+    multiply_exactly(c, group, exact);
+    for (int64_t n = 0; n < sums.cols(); ++n)
+      w_scales[static_cast<size_t>(n)] = weight.scales(first + n, c / w_group);
+    parallel_for(sums.rows(), 8, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        scale_sums(product_.row(r), scales_(r, c / a_group), w_scales, c == 0, sums.row(r));
+      }
+    });
   }
-  matmul(scores, slice(cache.values),
-         attention_.view().rows(chunk.first_row + first, count).cols(head * head_dim, head_dim));
 }
 
-void SimulatedBackend::mix_heads(int64_t layer) {
-  finish_site(layer, Space::kAttentionOutput, model_->online.heads, attention_);
-}
-
-void SimulatedBackend::project_output(int64_t layer) {
-  const Linear& linear = model_->layers[static_cast<size_t>(layer)][Role::kOutput];
-  matmul_transposed(attention_, linear.weight, x_, true);
-  if (!linear.bias.empty())
-    for_each_row(x_.rows(), [&](int64_t r) { add(linear.bias, x_.row(r)); });
-}
-
-void SimulatedBackend::project_gate_up(int64_t layer) {
-  const Layer& weights = model_->layers[static_cast<size_t>(layer)];
-  project(weights[Role::kGate], input_, gate_);
-  project(weights[Role::kUp], input_, up_);
-}
-
-void SimulatedBackend::gate(int64_t layer) {
-  for_each_row(gate_.rows(), [&](int64_t r) { swiglu(gate_.row(r), up_.row(r), gate_.row(r)); });
-  finish_site(layer, Space::kFfnHidden, model_->online.ffn, gate_);
-}
-
-void SimulatedBackend::project_down(int64_t layer) {
-  const Linear& linear = model_->layers[static_cast<size_t>(layer)][Role::kDown];
-  matmul_transposed(gate_, linear.weight, x_, true);
-  if (!linear.bias.empty())
-    for_each_row(x_.rows(), [&](int64_t r) { add(linear.bias, x_.row(r)); });
-}
-
-void SimulatedBackend::logits(int64_t first, int64_t count, MatrixRef out) {
-  input_.resize(count, config().hidden);
-  for_each_row(count, [&](int64_t r) {
-    rms_norm(x_.row(first + r), model_->final_norm, static_cast<float>(config().norm_eps),
-             input_.row(r));
-  });
-  matmul_transposed(input_, model_->head(), out);
+// product_ ← columns first … of the levels, multiplied in pieces short enough to be exact.
+void SimulatedBackend::multiply_exactly(int64_t first, int64_t count, int64_t piece) {
+  const ConstMatrixRef x = input_;
+  const ConstMatrixRef w = levels_;
+  product_.resize(x.rows(), w.rows());
+  if (count <= piece) {
+    matmul_transposed(x.cols(first, count), w.cols(first, count), product_);
+    return;
+  }
+  total_.resize(x.rows(), w.rows());
+  std::ranges::fill(total_.elements(), 0.0);
+  for (int64_t c = first; c < first + count; c += piece) {
+    const int64_t width = std::min(piece, first + count - c);
+    matmul_transposed(x.cols(c, width), w.cols(c, width), product_);
+    for (int64_t i = 0; i < total_.size(); ++i) total_.data()[i] += product_.data()[i];
+  }
+  for (int64_t i = 0; i < total_.size(); ++i)
+    product_.data()[i] = static_cast<float>(total_.data()[i]);
 }
 
 }  // namespace quarot

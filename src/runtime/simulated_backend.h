@@ -1,13 +1,11 @@
-// The reference backend: float32 on the CPU, every quantiser simulated (quantised and dequantised
-// in place). Any bits, any groups, any recipe; without quantisers it is the float model.
+// Any recipe on the CPU, in float32: weights of any kind, bits and groups; without quantisers it is
+// the float model. Where weights and activations are integers, so are the floats multiplied here,
+// small enough for float32 to add them exactly: the result is the packed kernels', bit for bit.
 #pragma once
 
-#include <memory>
-#include <vector>
+#include <array>
 
-#include "model/model.h"
-#include "runtime/backend.h"
-#include "runtime/precision.h"
+#include "runtime/cpu_backend.h"
 
 namespace quarot {
 
@@ -19,9 +17,9 @@ class SiteObserver {
   virtual void observe(int64_t layer, Space space, ConstMatrixRef rows) = 0;
 };
 
-class SimulatedBackend final : public Backend {
+class SimulatedBackend final : public CpuBackend {
  public:
-  // The model must outlive the backend; its weights are float (see dequantize()).
+  // The model must outlive the backend.
   SimulatedBackend(const Model& model, const Precision& precision);
   SimulatedBackend(std::shared_ptr<const Model> model, const Precision& precision);
 
@@ -36,51 +34,26 @@ class SimulatedBackend final : public Backend {
   };
   void exchange(State& state);
 
-  const ModelConfig& config() const override { return model_->config; }
-  int add_sequence() override;
-  int fork_sequence(int sequence, int64_t tokens) override;
-  void drop_sequence(int sequence) override;
-  int64_t cache_bytes() const override;
-
-  void embed(const Batch& batch) override;
-  void normalize(int64_t layer, Space site) override;
-  void project_qkv(int64_t layer) override;
   void append_cache(int64_t layer) override;
-  void attend(int64_t layer) override;
-  void mix_heads(int64_t layer) override;
-  void project_output(int64_t layer) override;
-  void project_gate_up(int64_t layer) override;
-  void gate(int64_t layer) override;
-  void project_down(int64_t layer) override;
-  void logits(int64_t first, int64_t count, MatrixRef out) override;
 
  private:
-  struct LayerCache {
-    Matrix keys;  // [capacity, kv_heads · head_dim], as attention sees them
-    Matrix values;
-  };
-  struct Sequence {
-    bool used = false;
-    int64_t length = 0;  // rows in use of every layer's cache
-    std::vector<LayerCache> layers;
-  };
+  void set_input(int64_t layer, Space site, const RowTask& task) override;
+  void project(int64_t layer, Space site, MatrixRef y, bool accumulate) override;
 
-  void observe(int64_t layer, Space space, ConstMatrixRef rows);
-  void finish_site(int64_t layer, Space site, const std::optional<Orthogonal>& transform,
-                   MatrixRef rows);
-  void project(const Linear& linear, ConstMatrixRef input, Matrix& output);
-  void rotate_heads(Matrix& rows, int64_t heads, const std::vector<float>& norm);
-  void reserve(Sequence& sequence, int64_t layer, int64_t rows);
-  void attend_block(const Sequence& sequence, int64_t layer, const SequenceChunk& chunk,
-                    int64_t head, int64_t first);
+  void observe_heads(int64_t layer, Space space, HeadsTask task);
+  void multiply_levels(const Linear& linear, MatrixRef y, bool accumulate);
+  void add_levels(const QuantizedWeight& weight, int64_t first, MatrixRef sums);
+  void multiply_exactly(int64_t first, int64_t count, int64_t piece);
 
-  std::shared_ptr<const Model> model_;
-  Precision precision_;
+  // Weights held as integers under float activations, once used: the packed backend's product.
+  std::vector<std::array<RowTable, kRoles.size()>> tables_;
   SiteObserver* observer_ = nullptr;
-  std::vector<Sequence> sequences_;
-  Batch batch_;
-  Matrix cos_, sin_;  // [rows, rotary_dim / 2]
-  Matrix x_, input_, query_, key_, value_, attention_, gate_, up_;
+
+  Matrix input_;   // floats, or the integers of quantised activations where weights are such too
+  Matrix scales_;  // [rows, groups] of these integers; empty: floats
+  Matrix levels_;  // of a block of a weight's rows
+  Matrix product_;
+  BasicMatrix<double> total_;
 };
 
 }  // namespace quarot

@@ -59,50 +59,6 @@ inline float maximum(std::span<const float> x) {
 
 }  // namespace
 
-QUAROT_SIMD_CLONES float exp_shifted(std::span<float> x) {
-  const float shift = maximum(x);
-  const size_t whole = x.size() / kLanes * kLanes;
-  Lanes lanes{};
-  for (size_t i = 0; i < whole; i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) {
-      const float e = fast_exp(x[i + j] - shift);
-      x[i + j] = e;
-      lanes[j] += e;
-    }
-  }
-  for (size_t i = whole; i < x.size(); ++i) {
-    x[i] = fast_exp(x[i] - shift);
-    lanes[0] += x[i];
-  }
-  return sum(lanes);
-}
-
-QUAROT_SIMD_CLONES void scale(std::span<float> x, float factor) {
-  for (float& value : x) value *= factor;
-}
-
-QUAROT_SIMD_CLONES float sum_of_squares(std::span<const float> x) {
-  const size_t whole = x.size() / kLanes * kLanes;
-  Lanes lanes{};
-  for (size_t i = 0; i < whole; i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) lanes[j] += x[i + j] * x[i + j];
-  }
-  for (size_t i = whole; i < x.size(); ++i) lanes[0] += x[i] * x[i];
-  return sum(lanes);
-}
-
-QUAROT_SIMD_CLONES void rms_norm(std::span<const float> x, std::span<const float> gain, float eps,
-                                 std::span<float> y) {
-  const float mean = sum_of_squares(x) / static_cast<float>(x.size());
-  const float factor = 1.0F / std::sqrt(mean + eps);
-  for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * gain[i];
-}
-
-QUAROT_SIMD_CLONES void swiglu(std::span<const float> gate, std::span<const float> up,
-                               std::span<float> y) {
-  for (size_t i = 0; i < y.size(); ++i) y[i] = gate[i] / (1.0F + fast_exp(-gate[i])) * up[i];
-}
-
 QUAROT_SIMD_CLONES float log_sum_exp(std::span<const float> x) {
   const float shift = maximum(x);
   const size_t whole = x.size() / kLanes * kLanes;
@@ -116,6 +72,19 @@ QUAROT_SIMD_CLONES float log_sum_exp(std::span<const float> x) {
 
 QUAROT_SIMD_CLONES void add(std::span<const float> x, std::span<float> y) {
   for (size_t i = 0; i < y.size(); ++i) y[i] += x[i];
+}
+
+QUAROT_SIMD_CLONES void scale_sums(std::span<const float> sums, float a, std::span<const float> w,
+                                   bool first, std::span<float> y) {
+  if (first) {
+    for (size_t i = 0; i < y.size(); ++i) y[i] = (sums[i] * a) * w[i];
+  } else {
+    for (size_t i = 0; i < y.size(); ++i) y[i] += (sums[i] * a) * w[i];
+  }
+}
+
+QUAROT_SIMD_CLONES void to_float(std::span<const int8_t> values, int32_t zero, float* y) {
+  for (size_t i = 0; i < values.size(); ++i) y[i] = static_cast<float>(values[i] - zero);
 }
 
 }  // namespace quarot

@@ -42,10 +42,10 @@ inline Model random_model(const nlohmann::json& config, uint64_t seed) {
   Model model;
   model.config = value_of(parse_config(config, "test"));
   const ModelConfig& c = model.config;
-  model.embedding = random_matrix(random, c.vocab, c.hidden, 1);
+  model.embedding = RowTable(random_matrix(random, c.vocab, c.hidden, 1));
   if (!c.tied_embeddings) {
-    model.lm_head =
-        random_matrix(random, c.vocab, c.hidden, 1 / std::sqrt(static_cast<double>(c.hidden)));
+    model.lm_head = RowTable(
+        random_matrix(random, c.vocab, c.hidden, 1 / std::sqrt(static_cast<double>(c.hidden))));
   }
   model.final_norm = random_vector(random, c.hidden, 1, 0.3);
   for (int64_t i = 0; i < c.layers; ++i) {
