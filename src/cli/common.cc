@@ -43,6 +43,8 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   add("--a-bits", a_bits_, "bits of the activations: 2 to 8, or 16");
   add("--k-bits", k_bits_, "bits of the cached keys: 2 to 8, or 16");
   add("--v-bits", v_bits_, "bits of the cached values: 2 to 8, or 16");
+  add("--embedding-bits", embedding_bits_, "bits of the embedding: 4 or 8, or 16 for as it is");
+  add("--head-bits", head_bits_, "bits of lm_head: 4 or 8, or 16 for as it is");
   add("--w-group", w_group_, "inputs that share a weight scale (0: all)");
   add("--a-group", a_group_, "channels that share an activation scale (0: all)");
   add("--w-method", w_method_, "how weights are rounded: rtn or gptq");
@@ -92,6 +94,8 @@ Result<Recipe> RecipeOptions::recipe(const std::string& name) const {
   set("a_bits", a_bits_);
   set("k_bits", k_bits_);
   set("v_bits", v_bits_);
+  set("embedding_bits", embedding_bits_);
+  set("head_bits", head_bits_);
   set("w_group", w_group_);
   set("a_group", a_group_);
   set("a_clip", a_clip_);

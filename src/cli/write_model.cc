@@ -31,6 +31,7 @@ Result<Dtype> matrix_dtype(const std::string& name) {
 Recipe without_quantisers(Recipe recipe) {
   recipe.weights.bits = kFloatBits;
   recipe.precision = Precision();
+  recipe.embedding_bits = recipe.head_bits = kFloatBits;
   return recipe;
 }
 

@@ -248,46 +248,75 @@ class ArtifactWriter {
     return shard.write(shard_path(index));
   }
 
-  // Some rows at a time: these matrices can be larger than two layers.
   Status write_outer() {
     const TensorSource& tensors = checkpoint_.tensors();
     QUAROT_RETURN_IF_ERROR(check_outer(tensors, config_));
     const Transformer& transformer = pipeline_->transformer();
-    const bool tied = config_.tied_embeddings && !transformer.unties();
+    const bool tied = config_.tied_embeddings && !transformer.unties() &&
+                      recipe_.head_bits == recipe_.embedding_bits;
     QUAROT_RETURN_IF_ERROR(write_config(tied));
 
-    const std::vector<int64_t> shape = {config_.vocab, config_.hidden};
-    std::vector<TensorPlan> plan = {{"model.embed_tokens.weight", options_.matrices, shape},
-                                    {"model.norm.weight", Dtype::kF32, {config_.hidden}}};
-    if (!tied) plan.push_back({"lm_head.weight", options_.matrices, shape});
+    std::vector<TensorPlan> plan;
+    plan_table(kEmbedding, recipe_.embedding_bits, plan);
+    plan.push_back({"model.norm.weight", Dtype::kF32, {config_.hidden}});
+    if (!tied) plan_table(kHead, recipe_.head_bits, plan);
     QUAROT_ASSIGN_OR_RETURN(
         SafetensorsWriter writer,
         SafetensorsWriter::create(shard_path(config_.layers), plan, {{"format", "pt"}}));
-    const auto write_rows = [&](const char* name, const char* source, auto&& transform) -> Status {
-      constexpr int64_t kRows = 1024;
-      for (int64_t first = 0; first < config_.vocab; first += kRows) {
-        QUAROT_ASSIGN_OR_RETURN(
-            Matrix rows, tensors.read_rows(source, first, std::min(kRows, config_.vocab - first)));
-        transform(rows);
-        QUAROT_RETURN_IF_ERROR(writer.append(name, encode(rows.elements(), options_.matrices)));
-      }
-      return {};
-    };
     QUAROT_RETURN_IF_ERROR(
-        write_rows("model.embed_tokens.weight", "model.embed_tokens.weight",
-                   [&](Matrix& rows) { transformer.transform_embedding(rows); }));
+        write_table(writer, kEmbedding, recipe_.embedding_bits, kEmbedding,
+                    [&](Matrix& rows) { transformer.transform_embedding(rows); }));
     QUAROT_ASSIGN_OR_RETURN(const Matrix norm, tensors.read("model.norm.weight"));
     std::vector<float> gain(norm.elements().begin(), norm.elements().end());
     const std::vector<float> ones(gain.size(), 1.0F);
     QUAROT_RETURN_IF_ERROR(writer.append(
         "model.norm.weight", std::as_bytes(std::span(transformer.unties() ? ones : gain))));
     if (!tied) {
-      QUAROT_RETURN_IF_ERROR(
-          write_rows("lm_head.weight",
-                     config_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
-                     [&](Matrix& rows) { transformer.transform_head(rows, gain); }));
+      QUAROT_RETURN_IF_ERROR(write_table(
+          writer, kHead, recipe_.head_bits, config_.tied_embeddings ? kEmbedding : kHead,
+          [&](Matrix& rows) { transformer.transform_head(rows, gain); }));
     }
     return writer.commit();
+  }
+
+  static constexpr const char* kEmbedding = "model.embed_tokens.weight";
+  static constexpr const char* kHead = "lm_head.weight";
+
+  void plan_table(const std::string& name, int bits, std::vector<TensorPlan>& plan) const {
+    if (bits == kFloatBits) {
+      plan.push_back({name, options_.matrices, {config_.vocab, config_.hidden}});
+      return;
+    }
+    plan.push_back(
+        {name + "_packed", Dtype::kI32, {config_.vocab, packed_words(config_.hidden, bits)}});
+    plan.push_back({name + "_scale", Dtype::kF32, {config_.vocab, 1}});
+    plan.push_back({name + "_shape", Dtype::kI64, {2}});
+  }
+
+  // Some rows at a time: a table can be larger than two layers.
+  Status write_table(SafetensorsWriter& writer, const std::string& name, int bits,
+                     const char* source, FunctionRef<void(Matrix&)> transform) {
+    constexpr int64_t kRows = 1024;
+    std::vector<float> scales;
+    for (int64_t first = 0; first < config_.vocab; first += kRows) {
+      QUAROT_ASSIGN_OR_RETURN(
+          Matrix rows,
+          checkpoint_.tensors().read_rows(source, first, std::min(kRows, config_.vocab - first)));
+      transform(rows);
+      if (bits == kFloatBits) {
+        QUAROT_RETURN_IF_ERROR(writer.append(name, encode(rows.elements(), options_.matrices)));
+        continue;
+      }
+      const QuantizedWeight rounded = round_to_nearest({.bits = bits}, rows);
+      const BasicMatrix<int32_t> words = pack_int32(rounded.values.view(), bits);
+      QUAROT_RETURN_IF_ERROR(writer.append(name + "_packed", std::as_bytes(words.elements())));
+      const std::span<const float> row_scales = rounded.scales.elements();
+      scales.insert(scales.end(), row_scales.begin(), row_scales.end());
+    }
+    if (bits == kFloatBits) return {};
+    QUAROT_RETURN_IF_ERROR(writer.append(name + "_scale", std::as_bytes(std::span(scales))));
+    const int64_t shape[] = {config_.vocab, config_.hidden};
+    return writer.append(name + "_shape", std::as_bytes(std::span(shape)));
   }
 
   Status write_index() {

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/atomic_file.h"
+#include "base/error.h"
 #include "base/random.h"
 #include "recipe/prepare.h"
 #include "support/synthetic.h"
@@ -94,6 +95,31 @@ TEST_F(Artifact, ReloadedGivesTheSameLogits) {
       EXPECT_EQ(reloaded.recipe.name, recipe);
       EXPECT_LT(testing::relative_error(testing::logits_of(reloaded.model, tokens), expected), 1e-5)
           << family << " " << recipe;
+    }
+  }
+}
+
+// Tied tables too, that part where their bits do.
+TEST_F(Artifact, KeepsTablesOfFewBitsAsTheyAre) {
+  QUAROT_NEEDS(data_folder());
+  for (const char* family : {"llama", "qwen2"}) {
+    for (const auto& [embedding, head] : {std::pair{8, 4}, {4, 4}, {16, 8}}) {
+      Recipe recipe = rotation("quarot");
+      recipe.transforms.residual = false;
+      recipe.embedding_bits = embedding;
+      recipe.head_bits = head;
+      const fs::path folder = root_ / fmt::format("{}-{}-{}", family, embedding, head);
+      (void)value_of(write(tiny(family), recipe, folder, progress_));
+      const Model reloaded = testing::load(folder);
+      Model expected = testing::load(tiny(family));
+      quantize_tables(recipe, expected);
+      const auto same = [](const RowTable& a, const RowTable& b) {
+        return a.storage() == b.storage() && a.bytes() == b.bytes() &&
+               std::ranges::equal(a.to_matrix().elements(), b.to_matrix().elements());
+      };
+      EXPECT_TRUE(same(reloaded.embedding, expected.embedding));
+      EXPECT_TRUE(same(reloaded.lm_head, expected.lm_head));
+      EXPECT_EQ(reloaded.config.tied_embeddings, expected.config.tied_embeddings);
     }
   }
 }

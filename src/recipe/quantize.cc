@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "quant/pack.h"
 
 namespace quarot {
 
@@ -42,6 +43,20 @@ std::vector<double> sum_groups(const ModelConfig& config, const std::vector<doub
     }
   }
   return sums;
+}
+
+// In pieces: a table as float32 may be much larger than as it is stored.
+void round_table(int bits, RowTable& table) {
+  if (bits == kFloatBits) return;
+  constexpr int64_t kPiece = 1024;
+  RowTable result(table.rows(), table.cols(), bits == 4 ? Storage::kInt4 : Storage::kInt8);
+  for (int64_t first = 0; first < table.rows(); first += kPiece) {
+    Matrix piece(std::min(kPiece, table.rows() - first), table.cols());
+    for (int64_t r = 0; r < piece.rows(); ++r) table.read_row(first + r, piece.row(r));
+    const QuantizedWeight weight = round_to_nearest({.bits = bits}, piece);
+    result.set_rows(first, pack_int32(weight.values.view(), bits).view(), weight.scales);
+  }
+  table = std::move(result);
 }
 
 std::vector<float> to_float(const std::vector<double>& values) {
@@ -137,6 +152,15 @@ Status LayerPipeline::skip(int64_t index, Layer original, Layer finished) {
   return {};
 }
 
+void quantize_tables(const Recipe& recipe, Model& model) {
+  if (model.lm_head.empty() && recipe.head_bits != recipe.embedding_bits) {
+    model.lm_head = model.embedding;
+    model.config.tied_embeddings = false;
+  }
+  round_table(recipe.embedding_bits, model.embedding);
+  if (!model.lm_head.empty()) round_table(recipe.head_bits, model.lm_head);
+}
+
 Status quantize_model(const Recipe& recipe, std::span<const std::vector<Token>> windows,
                       FunctionRef<Result<Layer>(int64_t)> load, Model& model, Progress& progress) {
   QUAROT_ASSIGN_OR_RETURN(const auto pipeline,
@@ -144,7 +168,7 @@ Status quantize_model(const Recipe& recipe, std::span<const std::vector<Token>> 
   QUAROT_RETURN_IF_ERROR(pipeline->begin(windows, [&](std::span<const Token> tokens) {
     Matrix rows(static_cast<int64_t>(tokens.size()), model.config.hidden);
     for (int64_t r = 0; r < rows.rows(); ++r)
-      std::ranges::copy(model.embedding.row(tokens[static_cast<size_t>(r)]), rows.row(r).begin());
+      model.embedding.read_row(tokens[static_cast<size_t>(r)], rows.row(r));
     return Result<Matrix>(std::move(rows));
   }));
   progress.stage("quantising layers", model.config.layers);
@@ -157,6 +181,7 @@ Status quantize_model(const Recipe& recipe, std::span<const std::vector<Token>> 
     progress.advance(1);
   }
   pipeline->transformer().transform_outer(model);
+  quantize_tables(recipe, model);
   return {};
 }
 

@@ -54,8 +54,11 @@ class LayerPipeline {
   LayerStream rounded_;   // for GPTQ
 };
 
-// All layers, into a model that has everything else already. `load` gives layer i, float and in the
-// model's own basis; one float layer is in memory at a time.
+// Rounds the embedding and lm_head, a scale a row. Tied tables of the same bits stay one.
+void quantize_tables(const Recipe& recipe, Model& model);
+
+// All layers, and the tables rounded, into a model that has everything else already. `load` gives
+// layer i, float and in the model's own basis; one float layer is in memory at a time.
 Status quantize_model(const Recipe& recipe, std::span<const std::vector<Token>> windows,
                       FunctionRef<Result<Layer>(int64_t)> load, Model& model, Progress& progress);
 

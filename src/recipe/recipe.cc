@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 
+#include "kernels/cpu/cache.h"
 #include "model/json_fields.h"
 
 namespace quarot {
@@ -70,6 +71,8 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("k_clip", r.precision.keys.clip));
   QUAROT_RETURN_IF_ERROR(visit("v_clip", r.precision.values.clip));
   QUAROT_RETURN_IF_ERROR(visit("kv_group", r.precision.keys.group));
+  QUAROT_RETURN_IF_ERROR(visit("embedding_bits", r.embedding_bits));
+  QUAROT_RETURN_IF_ERROR(visit("head_bits", r.head_bits));
   QUAROT_RETURN_IF_ERROR(visit("balance", r.balance));
   QUAROT_RETURN_IF_ERROR(visit("gptq_damp", r.gptq.damp));
   QUAROT_RETURN_IF_ERROR(visit("gptq_act_order", r.gptq.act_order));
@@ -245,7 +248,11 @@ std::string bits_label(const Recipe& recipe) {
   const int k = recipe.precision.keys.bits;
   const int v = recipe.precision.values.bits;
   const std::string cache = k == v ? fmt::format("KV{}", k) : fmt::format("K{}V{}", k, v);
-  return fmt::format("W{}A{}{}", recipe.weights.bits, recipe.precision.activations.bits, cache);
+  std::string tables;
+  if (recipe.embedding_bits != kFloatBits) tables += fmt::format("E{}", recipe.embedding_bits);
+  if (recipe.head_bits != kFloatBits) tables += fmt::format("H{}", recipe.head_bits);
+  return fmt::format("W{}A{}{}{}", recipe.weights.bits, recipe.precision.activations.bits, cache,
+                     tables);
 }
 
 Status set_bits(const std::string& label, Recipe& recipe) {
@@ -279,8 +286,15 @@ Status check(const Recipe& recipe, const ModelConfig& config) {
       if (!status.ok()) return status.error().with_context(std::string(spaces.name));
     }
   }
+  for (const auto& [what, bits] :
+       {std::pair("embedding", recipe.embedding_bits), {"lm_head", recipe.head_bits}}) {
+    if (bits == 4 || bits == 8 || bits == kFloatBits) continue;
+    return error(ErrorCode::kInvalidArgument, "{}: {} bits; choose 4, 8, or {} to keep it as it is",
+                 what, bits, kFloatBits);
+  }
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.keys, config.head_dim));
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.values, config.head_dim));
+  QUAROT_RETURN_IF_ERROR(cpu::check(cache_layout(config, recipe.precision)));
   if (!(recipe.balance >= 0 && recipe.balance <= 1)) {
     return error(ErrorCode::kInvalidArgument, "balance is {}, expected 0 to 1", recipe.balance);
   }

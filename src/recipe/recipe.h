@@ -28,6 +28,8 @@ struct Recipe {
   bool gptq_quantized_inputs = false;  // let GPTQ see quantised activations and cache
   int64_t gptq_tokens = 128 * 2048;    // of calibration text, where one is given
   Precision precision;
+  int embedding_bits = kFloatBits;  // 4 or 8: integers with a scale a row; else as stored
+  int head_bits = kFloatBits;       // of lm_head
   int64_t calibration_tokens = 8192;
   uint64_t seed = 0;
 
@@ -38,7 +40,7 @@ struct Recipe {
   bool calibrates() const { return uses_statistics() || uses_gptq(); }
   bool is_float() const {
     return !weights.enabled() && !precision.activations.enabled() && !precision.keys.enabled() &&
-           !precision.values.enabled();
+           !precision.values.enabled() && embedding_bits == kFloatBits && head_bits == kFloatBits;
   }
 };
 
@@ -61,7 +63,8 @@ Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where
 // rotates the norms' outputs R1 means these.
 Status set_rotations(std::string_view list, TransformSpec& spec);
 
-// W4A4KV4, W4A8K4V3, W16A16KV16: what the field calls it.
+// W4A4KV4, W4A8K4V3, W16A16KV16: what the field calls it; then E8 and H4 where the embedding and
+// lm_head are quantised.
 std::string bits_label(const Recipe& recipe);
 
 // The other way round. kInvalidArgument for what is no such label.

@@ -76,6 +76,8 @@ Recipe unusual() {
   r.precision.activations = {.bits = 7, .group = 32, .clip = 0.8F, .symmetric = false};
   r.precision.keys = {.bits = 5, .clip = 0.91F, .group = 16};
   r.precision.values = {.bits = 6, .clip = 0.92F, .group = 16};
+  r.embedding_bits = 8;
+  r.head_bits = 4;
   r.calibration_tokens = 77;
   r.seed = UINT64_MAX - 1;
   return r;
@@ -98,6 +100,8 @@ TEST(Recipe, JsonKeepsEveryField) {
     EXPECT_EQ(read.gptq_quantized_inputs, recipe.gptq_quantized_inputs);
     EXPECT_EQ(read.gptq_tokens, recipe.gptq_tokens);
     EXPECT_EQ(read.precision, recipe.precision);
+    EXPECT_EQ(read.embedding_bits, recipe.embedding_bits);
+    EXPECT_EQ(read.head_bits, recipe.head_bits);
     EXPECT_EQ(read.calibration_tokens, recipe.calibration_tokens);
     EXPECT_EQ(read.seed, recipe.seed);
   }
@@ -187,6 +191,8 @@ TEST(BitsLabel, IsTheFieldsName) {
   r.precision.activations.bits = 8;
   r.precision.values.bits = 3;
   EXPECT_EQ(bits_label(r), "W4A8K4V3");
+  r.head_bits = 8;
+  EXPECT_EQ(bits_label(r), "W4A8K4V3H8");
 }
 
 TEST(BitsLabel, IsReadBack) {
@@ -222,6 +228,7 @@ TEST(CheckRecipe, NamesWhatDoesNotFit) {
   refused({{"k_bits", 0}}, "0");
   refused({{"v_bits", 12}}, "12");
   refused({{"kv_group", 5}}, "5");
+  refused({{"head_bits", 5}}, "lm_head: 5 bits");
   refused({{"a_clip", 0}}, "0");
   refused({{"a_clip", 1.5}}, "1.5");
   refused({{"balance", -0.1}}, "balance");
