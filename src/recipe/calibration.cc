@@ -1,6 +1,7 @@
 #include "recipe/calibration.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -61,11 +62,12 @@ class StatisticsObserver final : public SiteObserver {
   std::array<ColumnMoments, static_cast<size_t>(Space::kVocabulary) + 1> spaces_;
 };
 
-// Draws from the softmax of the logits, which are used up.
-Token sample(std::span<float> logits, Random& random) {
-  double target = random.uniform() * double{exp_shifted(logits)};
+// Draws from the softmax of the logits.
+Token sample(std::span<const float> logits, Random& random) {
+  const float shift = log_sum_exp(logits);
+  double target = random.uniform();
   for (size_t i = 0; i < logits.size(); ++i) {
-    target -= double{logits[i]};
+    target -= double{std::exp(logits[i] - shift)};
     if (target < 0) return static_cast<Token>(i);
   }
   return static_cast<Token>(logits.size() - 1);

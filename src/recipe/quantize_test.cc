@@ -108,7 +108,7 @@ void expect_close(const std::vector<double>& got, const std::vector<double>& exp
 Matrix embedded(const Model& model, const std::vector<Token>& tokens) {
   Matrix rows(static_cast<int64_t>(tokens.size()), model.config.hidden);
   for (int64_t r = 0; r < rows.rows(); ++r)
-    std::ranges::copy(model.embedding.row(tokens[static_cast<size_t>(r)]), rows.row(r).begin());
+    model.embedding.read_row(tokens[static_cast<size_t>(r)], rows.row(r));
   return rows;
 }
 
