@@ -108,9 +108,9 @@ TEST_P(Packed, NeitherBatchNorChunkNorPagesNorThreadsChangeABit) {
     const Matrix whole = logits(*backend);
     const auto size = static_cast<int64_t>(ids_.size());
     const int threads = thread_count();
-    for (const int count : {1, 2, 3}) {
+    for (const int count : {1, 3}) {
       set_thread_count(count);
-      for (const int64_t chunk : {1, 5, 13}) {
+      for (const int64_t chunk : {1, 13}) {
         // Beside another sequence, whose pages lie between this one's, in pages used before.
         const int other = backend->add_sequence();
         const int sequence = backend->add_sequence();
