@@ -68,7 +68,7 @@ struct HeadsTask {
   const float* centre = nullptr;           // [heads, head_dim], or null
   float scale = 1;
 
-  float* y = nullptr;  // [tokens, heads, y_head ≥ head_dim], or null: into the cache
+  float* y = nullptr;  // [tokens, heads, y_head], zeros behind head_dim; or null: into the cache
   int64_t y_stride = 0;
   int64_t y_head = 0;  // 0: head_dim
 

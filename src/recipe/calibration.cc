@@ -136,9 +136,9 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
   return windows;
 }
 
-Result<LayerStatistics> collect_statistics(LayerStream& stream, int64_t index) {
+Result<LayerStatistics> collect_statistics(LayerStream& stream) {
   StatisticsObserver observer;
-  QUAROT_RETURN_IF_ERROR(stream.run_layer(index, &observer));
+  QUAROT_RETURN_IF_ERROR(stream.run_layer(&observer));
   return observer.statistics();
 }
 

@@ -33,6 +33,6 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
                                                                Progress& progress);
 
 // Runs the stream through the layer that stands in it, float and in the model's own basis.
-Result<LayerStatistics> collect_statistics(LayerStream& stream, int64_t index);
+Result<LayerStatistics> collect_statistics(LayerStream& stream);
 
 }  // namespace quarot

@@ -8,11 +8,12 @@ namespace quarot {
 
 namespace {
 
-Model without_layers(const ModelConfig& config, const OnlineTransforms& online) {
+Model of_one_layer(const ModelConfig& config, const OnlineTransforms& online) {
   Model model;
   model.config = config;
+  model.config.layers = 1;
   model.online = online;
-  model.layers.resize(static_cast<size_t>(config.layers));
+  model.layers.resize(1);
   return model;
 }
 
@@ -20,7 +21,10 @@ Model without_layers(const ModelConfig& config, const OnlineTransforms& online) 
 
 LayerStream::LayerStream(const ModelConfig& config, const OnlineTransforms& online,
                          const Precision& precision, Progress& progress)
-    : model_(without_layers(config, online)), backend_(model_, precision), progress_(progress) {}
+    : model_(of_one_layer(config, online)),
+      sliding_windows_(config.sliding_windows),
+      backend_(model_, precision),
+      progress_(progress) {}
 
 void LayerStream::add_window(std::span<const Token> tokens, Matrix embedded) {
   SimulatedBackend::State state;
@@ -31,15 +35,14 @@ void LayerStream::add_window(std::span<const Token> tokens, Matrix embedded) {
 }
 
 Layer& LayerStream::put_layer(int64_t index, Layer layer) {
-  return model_.layers[static_cast<size_t>(index)] = std::move(layer);
+  model_.config.sliding_windows = {sliding_windows_[static_cast<size_t>(index)]};
+  return model_.layers[0] = std::move(layer);
 }
 
-Layer LayerStream::take_layer(int64_t index) {
-  return std::exchange(model_.layers[static_cast<size_t>(index)], Layer());
-}
+Layer LayerStream::take_layer() { return std::exchange(model_.layers[0], Layer()); }
 
-Status LayerStream::run_layer(int64_t index, SiteObserver* observer) {
-  return run_step([&](SimulatedBackend& backend) { forward_layer(backend, index); }, observer);
+Status LayerStream::run_layer(SiteObserver* observer) {
+  return run_step([](SimulatedBackend& backend) { forward_layer(backend, 0); }, observer);
 }
 
 Status LayerStream::run_step(FunctionRef<void(SimulatedBackend&)> step, SiteObserver* observer) {

@@ -21,18 +21,20 @@ class LayerStream {
   void add_window(std::span<const Token> tokens, Matrix embedded);
   int64_t windows() const { return static_cast<int64_t>(states_.size()); }
 
-  // The layer stands at its place until it is taken out again.
+  // The layer, with float weights, until it is taken out again. It stands alone, as layer 0 of the
+  // backend: caches are one layer's too.
   Layer& put_layer(int64_t index, Layer layer);
-  Layer take_layer(int64_t index);
+  Layer take_layer();
 
   // Runs operations of that layer, the same for every window: all of them, or a step that takes up
   // what the last one left in the residual stream and the attention output. `observer`, if any,
   // sees the rows of all windows in order.
-  Status run_layer(int64_t index, SiteObserver* observer = nullptr);
+  Status run_layer(SiteObserver* observer = nullptr);
   Status run_step(FunctionRef<void(SimulatedBackend&)> step, SiteObserver* observer = nullptr);
 
  private:
-  Model model_;  // no more than config, online transforms and the layer
+  Model model_;                           // no more than config, online transforms and the layer
+  std::vector<int64_t> sliding_windows_;  // of all layers
   SimulatedBackend backend_;
   Progress& progress_;
   std::vector<SimulatedBackend::State> states_;

@@ -129,8 +129,8 @@ Result<LayerErrors> LayerPipeline::finish(int64_t index, Layer& layer) {
   LayerCenters centers;
   if (original_.windows() > 0) {
     original_.put_layer(index, std::move(layer));
-    const Result<LayerStatistics> statistics = collect_statistics(original_, index);
-    layer = original_.take_layer(index);
+    const Result<LayerStatistics> statistics = collect_statistics(original_);
+    layer = original_.take_layer();
     if (!statistics.ok()) return statistics.error();
     scales = balance_scales(recipe_, config_, layer, *statistics);
     centers = cache_centers(recipe_, *statistics);
@@ -146,8 +146,8 @@ Status LayerPipeline::skip(int64_t index, Layer original, Layer finished) {
   original_.put_layer(index, std::move(original));
   rounded_.put_layer(index, std::move(finished));
   for (LayerStream* stream : {&original_, &rounded_}) {
-    QUAROT_RETURN_IF_ERROR(stream->run_layer(index));
-    stream->take_layer(index);
+    QUAROT_RETURN_IF_ERROR(stream->run_layer());
+    stream->take_layer();
   }
   return {};
 }

@@ -123,8 +123,8 @@ TEST(CollectStatistics, AreTheMomentsOverAllWindows) {
   std::vector<LayerStatistics> statistics;
   for (int64_t i = 0; i < 2; ++i) {
     stream.put_layer(i, model.layers[static_cast<size_t>(i)]);
-    statistics.push_back(value_of(collect_statistics(stream, i)));
-    stream.take_layer(i);
+    statistics.push_back(value_of(collect_statistics(stream)));
+    stream.take_layer();
   }
   SimulatedBackend backend(model, {});
   Rows rows;

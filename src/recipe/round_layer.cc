@@ -42,31 +42,32 @@ class GptqRounder {
   // computes after the last rounding is kept in the stream, or computed again where keeping it
   // would take more room.
   Status run() {
-    QUAROT_RETURN_IF_ERROR(round(
-        Space::kAttentionInput, {Role::kQuery, Role::kKey, Role::kValue},
-        [&](SimulatedBackend& backend) { backend.normalize(index_, Space::kAttentionInput); }));
+    QUAROT_RETURN_IF_ERROR(
+        round(Space::kAttentionInput, {Role::kQuery, Role::kKey, Role::kValue},
+              [&](SimulatedBackend& backend) { backend.normalize(0, Space::kAttentionInput); }));
     QUAROT_RETURN_IF_ERROR(
         round(Space::kAttentionOutput, {Role::kOutput}, [&](SimulatedBackend& backend) {
-          backend.normalize(index_, Space::kAttentionInput);
-          backend.project_qkv(index_);
-          backend.append_cache(index_);
-          backend.attend(index_);
-          backend.mix_heads(index_);
+          backend.normalize(0, Space::kAttentionInput);
+          backend.project_qkv(0);
+          backend.append_cache(0);
+          backend.attend(0);
+          backend.mix_heads(0);
         }));
     QUAROT_RETURN_IF_ERROR(
         round(Space::kFfnInput, {Role::kGate, Role::kUp}, [&](SimulatedBackend& backend) {
-          backend.project_output(index_);
-          backend.normalize(index_, Space::kFfnInput);
+          backend.mix_heads(0);
+          backend.project_output(0);
+          backend.normalize(0, Space::kFfnInput);
         }));
     const auto hidden = [&](SimulatedBackend& backend) {
-      backend.normalize(index_, Space::kFfnInput);
-      backend.project_gate_up(index_);
-      backend.gate(index_);
+      backend.normalize(0, Space::kFfnInput);
+      backend.project_gate_up(0);
+      backend.gate(0);
     };
     QUAROT_RETURN_IF_ERROR(round(Space::kFfnHidden, {Role::kDown}, hidden));
     return stream_.run_step([&](SimulatedBackend& backend) {
       hidden(backend);
-      backend.project_down(index_);
+      backend.project_down(0);
     });
   }
 
@@ -118,7 +119,7 @@ Result<LayerErrors> round_by_gptq(const Recipe& recipe, int64_t index, LayerStre
                                   Layer& layer) {
   GptqRounder rounder(recipe, index, stream, stream.put_layer(index, std::move(layer)));
   const Status rounded = rounder.run();
-  layer = stream.take_layer(index);
+  layer = stream.take_layer();
   QUAROT_RETURN_IF_ERROR(rounded);
   for (Linear& linear : layer.linears) linear.weight = Matrix();
   return rounder.errors();

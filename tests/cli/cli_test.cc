@@ -382,7 +382,7 @@ TEST_F(Cli, BenchTimesTheModelBesideAnotherProgram) {
   const Outcome text =
       run({"bench", stories_, "--recipe", "quarot", "--tests", "tg2", "-r", "1", "--operations"});
   EXPECT_EQ(text.status, 0) << text.err;
-  for (const char* part : {"tg2", "tokens/s", "attend", "W4A4KV4", "simulated"})
+  for (const char* part : {"tg2", "tokens/s", "attend", "W4A4KV4", "packed"})
     EXPECT_NE(text.out.find(part), std::string::npos) << part;
   expect_failure({"bench", stories_, "--tests", "xx7"}, 1, "expected ppN");
   expect_failure({"bench", stories_, "--tests", "pp1x"}, 1, "expected ppN");

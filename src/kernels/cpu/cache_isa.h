@@ -192,7 +192,7 @@ struct Cache {
         if (t.y != nullptr) {
           const int64_t y_head = t.y_head != 0 ? t.y_head : t.head_dim;
           float* y = t.y + token * t.y_stride + head * y_head;
-          __builtin_memcpy(y, x, static_cast<uint64_t>(t.head_dim) * sizeof(float));
+          __builtin_memcpy(y, x, static_cast<uint64_t>(y_head) * sizeof(float));
         } else {
           store(t, t.cache[token], head, x);
         }

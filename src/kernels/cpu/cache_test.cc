@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/parallel.h"
@@ -177,6 +178,31 @@ TEST_P(CacheTest, HeadVectorsEqualTheReference) {
     t.y = y.data();
     heads(kernels(), t);
     EXPECT_TRUE(same_bits(expected, y)) << d;
+  }
+}
+
+// Attention reads all of a padded head: what was in memory before must be gone.
+TEST_P(CacheTest, ShortHeadVectorsEndInZeros) {
+  Random random(5);
+  const Case c = {{16, 4, 4, 1}, 2, 2, 3, 0};
+  const Matrix x = random_matrix(3, 2 * 10, random);
+  HeadsTask t = heads_task(c, x, 2);
+  t.head_dim = 10;
+  t.x_stride = 20;
+  t.y_head = 16;
+  t.y_stride = 32;
+  for (const bool of_reference : {true, false}) {
+    Matrix y(3, 32, std::numeric_limits<float>::quiet_NaN());
+    t.y = y.data();
+    if (of_reference) {
+      reference::heads(t);
+    } else {
+      heads(kernels(), t);
+    }
+    for (int64_t i = 0; i < y.size(); ++i) {
+      const int64_t d = i % 16;
+      EXPECT_EQ(y.data()[i], d < 10 ? x(i / 32, i % 32 / 16 * 10 + d) : 0.0F);
+    }
   }
 }
 

@@ -212,7 +212,7 @@ void heads(const HeadsTask& t) {
       const std::vector<float> x = head_vector(t, token, head);
       if (t.y != nullptr) {
         const int64_t y_head = t.y_head != 0 ? t.y_head : t.head_dim;
-        std::copy_n(x.data(), t.head_dim, t.y + token * t.y_stride + head * y_head);
+        std::copy_n(x.data(), y_head, t.y + token * t.y_stride + head * y_head);
       } else {
         store(t, t.cache[token], head, x.data());
       }
