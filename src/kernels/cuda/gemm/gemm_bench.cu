@@ -1,7 +1,7 @@
-// gemm_bench [--json] [M N K [PATH]]: the GEMM's time and percentage of its limit, the int8 tensor
-// peak or the memory's bandwidth, whichever bounds it; without a shape, those of Llama 2 7B and
-// 70B. Random operands, taken in turn from more of them than L2 holds; bf16 output; the median of
-// 21 samples. PATH: auto, stream, wgmma, int8_mma or int4_mma.
+// cuda_gemm_bench [--json] [M N K [PATH]]: the GEMM's time and percentage of its limit, the int8
+// tensor peak or the memory's bandwidth, whichever bounds it; without a shape, those of Llama 2 7B
+// and 70B. Random operands, taken in turn from more of them than L2 holds; bf16 output; the median
+// of 21 samples. PATH: auto, stream, wgmma, int8_mma or int4_mma.
 #include <array>
 #include <cstring>
 #include <string>
