@@ -1,7 +1,7 @@
 // Attention over the paged quantised KV cache (kv_page.h), from the softmax of q·k to the weighted
-// sum of v; queries and outputs are float16. Nothing is allocated and nothing waits: the caller
-// gives the stream and the workspace. A head of one sequence is summed in an order that depends on
-// that sequence's length alone, so results do not depend on the rest of the batch.
+// sum of v; queries are float16, outputs float32. Nothing is allocated and nothing waits: the
+// caller gives the stream and the workspace. A head of one sequence is summed in an order that
+// depends on that sequence's length alone, so results do not depend on the rest of the batch.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -32,20 +32,20 @@ struct AttentionShape {
   float scale = 1;      // of the scores: 1/√head_dim
 };
 
-// Bytes decode needs; zeroed once by the caller, after which every call leaves its counters at
-// zero.
+// Bytes decode needs; zeroed once by the caller, after which calls of any shape that needs no more
+// may use them.
 size_t decode_workspace_bytes(const AttentionShape& shape, const PagedCache& cache);
 
 // One query a sequence, at position lengths[s] − 1. q, out: [sequence][query_head][head_dim].
 // kUnsupported for a head_dim or bits nothing was built for.
 Status attention_decode(const __half* q, const PagedCache& cache, const AttentionShape& shape,
-                        void* workspace, __half* out, cudaStream_t stream);
+                        void* workspace, float* out, cudaStream_t stream);
 
 // A chunk of queries a sequence: rows query_starts[s] … query_starts[s + 1] of q and out,
 // [row][query_head][head_dim], are the last tokens of sequence s. Causal. `max_queries` is at least
 // the longest chunk.
 Status attention_prefill(const __half* q, const int32_t* query_starts, int max_queries,
-                         const PagedCache& cache, const AttentionShape& shape, __half* out,
+                         const PagedCache& cache, const AttentionShape& shape, float* out,
                          cudaStream_t stream);
 
 }  // namespace quarot::cuda

@@ -80,7 +80,8 @@ struct Setup {
   int copies;
   std::optional<DeviceBuffer<uint8_t>> pool, workspace;
   std::optional<DeviceBuffer<int32_t>> table, lengths;
-  std::optional<DeviceBuffer<__half>> q, out;
+  std::optional<DeviceBuffer<__half>> q;
+  std::optional<DeviceBuffer<float>> out;
   AttentionShape shape;
 };
 

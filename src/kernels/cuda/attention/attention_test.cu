@@ -89,7 +89,7 @@ AttentionShape shape_of(const Case& c) {
 // ‖out − reference‖ / ‖reference‖ over all heads of the rows; row r is sequence `owner[r]` at
 // `position[r]`.
 double relative_error(const Problem& p, const Case& c, const std::vector<__half>& q,
-                      const std::vector<__half>& out, const std::vector<int>& owner,
+                      const std::vector<float>& out, const std::vector<int>& owner,
                       const std::vector<int>& position) {
   const int heads = c.kv_heads * c.group;
   const int d = c.head_dim;
@@ -103,7 +103,7 @@ double relative_error(const Problem& p, const Case& c, const std::vector<__half>
       const auto expected = attend(p.cache, owner[row], head / c.group, query.data(), position[row],
                                    c.window, shape_of(c).scale);
       for (int i = 0; i < d; ++i) {
-        const double got = __half2float(out[at + i]);
+        const double got = out[at + i];
         difference += (got - expected[i]) * (got - expected[i]);
         norm += expected[i] * expected[i];
       }
@@ -112,11 +112,11 @@ double relative_error(const Problem& p, const Case& c, const std::vector<__half>
   return std::sqrt(difference / norm);
 }
 
-std::vector<__half> decode(const Problem& p, const Case& c, const std::vector<__half>& q) {
+std::vector<float> decode(const Problem& p, const Case& c, const std::vector<__half>& q) {
   const DeviceCache cache(p.cache);
   const AttentionShape shape = shape_of(c);
   const DeviceBuffer<__half> queries(q);
-  DeviceBuffer<__half> out(q.size());
+  DeviceBuffer<float> out(q.size());
   DeviceBuffer<uint8_t> workspace(decode_workspace_bytes(shape, cache.view));
   workspace.fill_bytes(0);
   for (int run = 0; run < 2; ++run) {  // the second finds the workspace as the first left it
@@ -183,7 +183,7 @@ TEST(AttentionDecode, DoesNotDependOnTheRestOfTheBatch) {
   const size_t row = 8 * 128;
   const auto out = decode(alone, one, {q.begin() + 2 * row, q.end()});
   for (size_t i = 0; i < row; ++i) {
-    ASSERT_EQ(__half2float(out[i]), __half2float(all[2 * row + i])) << i;
+    ASSERT_EQ(out[i], all[2 * row + i]) << i;
   }
 }
 
@@ -205,7 +205,7 @@ void expect_prefill(const Case& c, const std::vector<int>& chunks, unsigned seed
   const DeviceCache cache(p.cache);
   const DeviceBuffer<__half> queries(q);
   const DeviceBuffer<int32_t> device_starts(starts);
-  DeviceBuffer<__half> out(q.size());
+  DeviceBuffer<float> out(q.size());
   out.fill_bytes(0xff);
   const Status status = attention_prefill(queries.get(), device_starts.get(),
                                           *std::max_element(chunks.begin(), chunks.end()),

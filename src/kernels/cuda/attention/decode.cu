@@ -9,10 +9,13 @@
 namespace quarot::cuda {
 namespace {
 
+// The counters lie in the same place whatever the shape: a call leaves them zero, the rest not.
+constexpr size_t kMaxTiles = 1 << 16;
+constexpr size_t kCounterBytes = kMaxTiles * sizeof(unsigned);
+
 struct Workspace {
   size_t tiles;  // blocks' worth of (sequence, KV head, 8 query heads)
   int max_splits;
-  size_t stats_at;
   size_t sums_at;
   size_t bytes;
 };
@@ -25,8 +28,7 @@ Workspace workspace_of(const AttentionShape& shape, const PagedCache& cache) {
   const int split_tokens = kSplitPages * kPageTokens;
   w.max_splits = std::clamp((shape.max_length + split_tokens - 1) / split_tokens, 1, kMaxSplits);
   const size_t parts = w.tiles * w.max_splits * kQueryTile;
-  w.stats_at = (w.tiles * sizeof(unsigned) + 255) / 256 * 256;
-  w.sums_at = w.stats_at + (parts * sizeof(float2) + 255) / 256 * 256;
+  w.sums_at = kCounterBytes + (parts * sizeof(float2) + 255) / 256 * 256;
   w.bytes = w.sums_at + parts * cache.layout.head_dim * sizeof(float);
   return w;
 }
@@ -38,9 +40,14 @@ size_t decode_workspace_bytes(const AttentionShape& shape, const PagedCache& cac
 }
 
 Status attention_decode(const __half* q, const PagedCache& cache, const AttentionShape& shape,
-                        void* workspace, __half* out, cudaStream_t stream) {
+                        void* workspace, float* out, cudaStream_t stream) {
   QUAROT_RETURN_IF_ERROR(check_attention(cache, shape));
   const Workspace w = workspace_of(shape, cache);
+  if (w.tiles > kMaxTiles) {
+    return error(ErrorCode::kInvalidArgument,
+                 "attention: {} sequences of {} heads at once; at most {}", shape.sequences,
+                 shape.query_heads, kMaxTiles);
+  }
   auto* bytes = static_cast<uint8_t*>(workspace);
   DecodeArgs args{};
   args.q = q;
@@ -54,7 +61,7 @@ Status attention_decode(const __half* q, const PagedCache& cache, const Attentio
   args.window = shape.window;
   args.scale_log2 = shape.scale * std::numbers::log2e_v<float>;
   args.arrived = reinterpret_cast<unsigned*>(bytes);
-  args.stats = reinterpret_cast<float2*>(bytes + w.stats_at);
+  args.stats = reinterpret_cast<float2*>(bytes + kCounterBytes);
   args.sums = reinterpret_cast<float*>(bytes + w.sums_at);
   args.max_splits = w.max_splits;
   args.out = out;

@@ -338,7 +338,7 @@ __global__ void __launch_bounds__(kAttentionThreads,
   const int splits = (length - 1) / (pages_a_split * kPageTokens) + 1 - first_split;
   const size_t tile = static_cast<size_t>(sequence) * gridDim.x + blockIdx.x;
   const size_t part = (tile * args.max_splits + split) * kQueryTile;
-  __half* out = args.out + head * kHeadDim;
+  float* out = args.out + head * kHeadDim;
   for (int i = threadIdx.x; i < queries * kHeadDim; i += kAttentionThreads) {
     const int query = i / kHeadDim;
     float top = stats[0][query].x;
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(kAttentionThreads,
       sum += weight * sums[w * kQueryTile * kHeadDim + i];
     }
     if (splits == 1) {
-      out[i] = __float2half_rn(sum / total);
+      out[i] = sum / total;
     } else {
       args.sums[part * kHeadDim + i] = sum;
       if (i % kHeadDim == 0) args.stats[part + query] = {top, total};

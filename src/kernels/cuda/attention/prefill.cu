@@ -8,7 +8,7 @@
 namespace quarot::cuda {
 
 Status attention_prefill(const __half* q, const int32_t* query_starts, int max_queries,
-                         const PagedCache& cache, const AttentionShape& shape, __half* out,
+                         const PagedCache& cache, const AttentionShape& shape, float* out,
                          cudaStream_t stream) {
   QUAROT_RETURN_IF_ERROR(check_attention(cache, shape));
   PrefillArgs args{};

@@ -26,7 +26,7 @@ struct PrefillArgs {
   int group;
   int window;
   float scale_log2;
-  __half* out;
+  float* out;
 };
 
 template <int kHeadDim, int kKeyBits, int kValueBits>
@@ -102,7 +102,7 @@ class WarpPrefill {
   }
 
   // Rows of out start `stride` elements apart.
-  __device__ void store(__half* out, int64_t stride) {
+  __device__ void store(float* out, int64_t stride) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -123,7 +123,7 @@ class WarpPrefill {
             for (int c = 0; c < 2; ++c) {
               const int dim = k * kDim + Tiles::dim(i % Tiles::kTiles, 2 * t_ + c, row);
               const float sum = sums_[m][i][row][2 * half + c] * unit - correction_[m][k][2 * half];
-              out[query * stride + dim] = __float2half_rn(sum * inverse);
+              out[query * stride + dim] = sum * inverse;
             }
           }
         }

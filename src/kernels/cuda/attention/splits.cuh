@@ -37,14 +37,14 @@ struct DecodeArgs {
   float2* stats;  // [tile of a sequence][split][query]: maximum and denominator
   float* sums;    // [tile of a sequence][split][query][dim]
   int max_splits;
-  __half* out;
+  float* out;
 };
 
 // The last block of a sequence's tile sums what the others left. `weights` holds
 // kMaxSplits · kQueryTile floats, `scratch` kAttentionThreads float4.
 template <int kHeadDim>
 __device__ void merge_splits(const DecodeArgs& args, size_t tile, int first_split, int splits,
-                             int queries, float* weights, float4* scratch, __half* out) {
+                             int queries, float* weights, float4* scratch, float* out) {
   constexpr int kLanes = kAttentionThreads / kQueryTile;
   constexpr int kMine = kMaxSplits / kLanes;
   const int query = threadIdx.x / kLanes;
@@ -106,8 +106,7 @@ __device__ void merge_splits(const DecodeArgs& args, size_t tile, int first_spli
       }
     }
     if (i < vectors && part == 0) {
-      *reinterpret_cast<uint2*>(out + q * kHeadDim + dim) = {pack_half2(sum.x, sum.y),
-                                                             pack_half2(sum.z, sum.w)};
+      *reinterpret_cast<float4*>(out + q * kHeadDim + dim) = sum;
     }
   }
 }
