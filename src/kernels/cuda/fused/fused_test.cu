@@ -271,6 +271,7 @@ struct HeadTest {
   int m = 0;
   int log2 = 0;
   Element element = Element::kBFloat16;
+  bool norm = false;
 };
 
 void expect_heads(const HeadTest& t) {
@@ -316,8 +317,15 @@ void expect_heads(const HeadTest& t) {
   const DeviceBuffer<float2> device_turns(turns);
   const std::vector<double> factor = random_factor(std::max(1, t.m), true);
   const DeviceBuffer<float> device_factor(std::vector<float>(factor.begin(), factor.end()));
+  const auto q_gain = normals(static_cast<size_t>(d));
+  const auto k_gain = normals(static_cast<size_t>(d));
+  const DeviceBuffer<float> device_q_gain(q_gain);
+  const DeviceBuffer<float> device_k_gain(k_gain);
+  constexpr float kEps = 1e-5F;
   HeadBatch batch;
   batch.element = t.element;
+  if (t.norm) batch.q_gain = device_q_gain.get(), batch.k_gain = device_k_gain.get();
+  batch.eps = kEps;
   batch.tokens = kTokens;
   batch.query_heads = kQueryHeads;
   batch.kv_heads = kKvHeads;
@@ -333,8 +341,10 @@ void expect_heads(const HeadTest& t) {
   ASSERT_TRUE(status.ok()) << status.error().message();
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 
-  const auto rotated = [&](const std::vector<float>& from, size_t at, int position) {
+  const auto rotated = [&](const std::vector<float>& from, size_t at, int position,
+                           const std::vector<float>& gain) {
     std::vector<double> x(from.begin() + at, from.begin() + at + d);
+    if (t.norm) norm_reference(x, gain.data(), kEps);
     const std::vector<double> old = x;
     const int half = t.rotary_dims / 2;
     for (int i = 0; i < half; ++i) {
@@ -354,14 +364,14 @@ void expect_heads(const HeadTest& t) {
     const int position = positions[token];
     for (int head = 0; head < kQueryHeads; ++head) {
       const size_t at = (size_t{kQueryHeads} * token + head) * d;
-      const auto expected = rotated(q.floats, at, position);
+      const auto expected = rotated(q.floats, at, position, q_gain);
       for (int i = 0; i < d; ++i) {
         ASSERT_NEAR(__half2float(queries[at + i]), expected[i], 2e-3 * (1 + std::abs(expected[i])));
       }
     }
     for (int head = 0; head < kKvHeads; ++head) {
       const size_t at = (size_t{kKvHeads} * token + head) * d;
-      const auto turned = rotated(k.floats, at, position);
+      const auto turned = rotated(k.floats, at, position, k_gain);
       std::vector<float> key;
       for (int i = 0; i < d; ++i) {
         key.push_back(static_cast<float>(turned[i]) - centers[static_cast<size_t>(head) * d + i]);
@@ -370,9 +380,9 @@ void expect_heads(const HeadTest& t) {
       const PageLayout& l = cache.layout;
       const int row = position % kPageTokens;
       std::vector<double> meant(static_cast<size_t>(d));
-      store_cache_row(key.data(), d, t.key_bits, l.key_bits, cache.clip,
+      store_cache_row(key.data(), d, t.key_bits, l.key_bits, cache.key_clip,
                       block.data() + l.key_row(row), block.data() + l.key_param(row), meant.data());
-      store_cache_row(v.floats.data() + at, d, t.value_bits, l.value_bits, cache.clip,
+      store_cache_row(v.floats.data() + at, d, t.value_bits, l.value_bits, cache.value_clip,
                       block.data() + l.value_row(row), block.data() + l.value_param(row),
                       meant.data());
       const int page = table[sequences[token] * 3 + position / kPageTokens];
@@ -409,6 +419,8 @@ TEST(FusedHeads, RotateAndAppend) {
   expect_heads({16, 4, 4, 16, false, 1, 4});
   expect_heads({48, 8, 8, 48, true, 12, 2});
   expect_heads({128, 16, 16, 128, false, 1, 7});
+  expect_heads({128, 4, 4, 128, false, 1, 7, Element::kFloat32, true});
+  expect_heads({80, 4, 4, 32, false, 20, 2, Element::kBFloat16, true});
 }
 
 }  // namespace

@@ -32,13 +32,29 @@ struct HeadLane {
   __device__ bool active() const { return i * kVector < dim; }
 };
 
+// x / √(mean x² + eps) · gain over a head; lanes past the head_dim hold zeros.
+__device__ void norm_head(const float* gain, float eps, const HeadLane& lane, float (&x)[kVector]) {
+  float squares = 0;
+#pragma unroll
+  for (const float e : x) squares += e * e;
+  for (int mask = 1; mask < lane.lanes; mask *= 2) squares += __shfl_xor_sync(~0U, squares, mask);
+  const float factor = rsqrtf(__fdividef(squares, static_cast<float>(lane.dim)) + eps);
+  if (!lane.active()) return;
+  RawVector<float> raw;
+  raw.load(gain + lane.i * kVector);
+  float g[kVector];
+  raw.expand(g);
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) x[e] *= factor * g[e];
+}
+
 // (cos, ±sin) of this lane's elements, so that x · cos + partner · ±sin turns them; (1, 0) where
 // nothing turns. Interleaved, partners are neighbours in the lane.
 struct LaneTurn {
   float2 turn[kVector];
   int partner;  // the lane with the other halves of the pairs
 
-  __device__ LaneTurn(const Rotary& rotary, int position, const HeadLane& lane) {
+  __device__ LaneTurn(const Rotary& rotary, int row_index, const HeadLane& lane) {
     const int at = lane.i * kVector;
     const int half = rotary.dims / 2;
     const bool turns = at < rotary.dims;
@@ -47,7 +63,7 @@ struct LaneTurn {
 #pragma unroll
     for (float2& c : turn) c = {1, 0};
     if (!turns) return;
-    const float2* row = rotary.table + static_cast<int64_t>(position) * half;
+    const float2* row = rotary.table + static_cast<int64_t>(row_index) * half;
     if (rotary.interleaved) {
 #pragma unroll
       for (int e = 0; e < kVector; e += 2) {
@@ -213,8 +229,9 @@ __device__ void append(const CacheWriter& cache, uint8_t* block, int row, int he
     if (counts) store_halves(lane, x, codes);
     return;
   }
-  store_quantized(lane, counts, kIsValue ? cache.value_bits : cache.key_bits, stored, cache.clip, x,
-                  codes, block + (kIsValue ? layout.value_param(row) : layout.key_param(row)));
+  store_quantized(lane, counts, kIsValue ? cache.value_bits : cache.key_bits, stored,
+                  kIsValue ? cache.value_clip : cache.key_clip, x, codes,
+                  block + (kIsValue ? layout.value_param(row) : layout.key_param(row)));
 }
 
 // A warp has 32 / lanes neighbouring heads of one token at a time, kTurns times over; lanes past
@@ -274,12 +291,15 @@ __device__ void head_rows(const HeadArgs& args, float* scratch) {
       finish(first + i * at_once, x);
     }
   } else {
-    const LaneTurn turn(args.rotary, position, lane);
+    const int32_t* rows = args.rotary.rows;
+    const LaneTurn turn(args.rotary, rows != nullptr ? rows[token] : position, lane);
+    const float* gain = kIsQuery ? batch.q_gain : batch.k_gain;
     const Walsh256 walsh(kGeneral ? 0 : args.rotation.log2);
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
       float x[kVector];
       raw[i].expand(x);
+      if (gain != nullptr) norm_head(gain, batch.eps, lane, x);
       if (args.rotary.dims > 0) turn.apply(args.rotary.interleaved, lane, x);
       if constexpr (kGeneral) {
         rotate_head(args.rotation, lane, x, scratch);
