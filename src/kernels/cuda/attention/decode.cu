@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention/dispatch.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/early_launch.cuh"
 
 namespace quarot::cuda {
 namespace {
@@ -72,8 +73,7 @@ Status attention_decode(const __half* q, const PagedCache& cache, const Attentio
     QUAROT_RETURN_IF_ERROR(
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
               "attention_decode"));
-    kernel<<<grid, kAttentionThreads, kShared, stream>>>(args);
-    return check_launch("attention_decode");
+    return launch_early("attention_decode", kernel, grid, kAttentionThreads, kShared, stream, args);
   });
 }
 

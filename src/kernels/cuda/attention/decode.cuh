@@ -14,6 +14,7 @@
 #include "kernels/cuda/attention/codes.cuh"
 #include "kernels/cuda/attention/page_ring.cuh"
 #include "kernels/cuda/attention/splits.cuh"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fused/half_mma.cuh"
 
 namespace quarot::cuda {
@@ -270,6 +271,7 @@ __global__ void __launch_bounds__(kAttentionThreads,
   __shared__ float2 stats[kAttentionWarps][kQueryTile];
   __shared__ float weights[kMaxSplits * kQueryTile];
   __shared__ bool is_last;
+  begin_early();
 
   const int sequence = blockIdx.z;
   const int length = args.lengths[sequence];

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fused/heads.h"
 #include "kernels/cuda/fused/row_pass.cuh"
 #include "kernels/cuda/fused/walsh.cuh"
@@ -314,6 +315,7 @@ __device__ void head_rows(const HeadArgs& args, float* scratch) {
 template <typename In, int kTurns, bool kGeneral>
 __global__ void __launch_bounds__(kThreads) heads_kernel(const HeadArgs args) {
   __shared__ float scratch[kGeneral ? kThreads * kVector : 1];
+  begin_early();
   float* mine = scratch + (kGeneral ? threadIdx.x / args.lanes * args.lanes * kVector : 0);
   switch (blockIdx.y) {
     case 0:
@@ -359,8 +361,8 @@ Status launch(const HeadArgs& args, cudaStream_t stream) {
   const int64_t warps = static_cast<int64_t>(args.batch.tokens) * ((heads + a_warp - 1) / a_warp);
   constexpr int kWarps = kThreads / 32;
   const dim3 grid(static_cast<unsigned>((warps + kWarps - 1) / kWarps), 3);  // q, k, v
-  heads_kernel<In, kTurns, kGeneral><<<grid, kThreads, 0, stream>>>(args);
-  return check_launch("rotate_and_append");
+  return launch_early("rotate_and_append", heads_kernel<In, kTurns, kGeneral>, grid, kThreads, 0,
+                      stream, args);
 }
 
 }  // namespace

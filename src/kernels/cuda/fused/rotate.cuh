@@ -8,6 +8,7 @@
 // [m][columns] through shared memory.
 #pragma once
 
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fused/row_pass.cuh"
 #include "kernels/cuda/fused/walsh.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -36,6 +37,7 @@ __device__ __forceinline__ void load_row(const RowArgs& args, int row,
 template <typename In, int kVectors>
 __global__ void __launch_bounds__(kMaxRowThreads) quantize_kernel(const RowArgs args) {
   __shared__ MaxAndSum slots[kMaxRowThreads / 32];
+  begin_early();
   const int row = blockIdx.x;
   float x[kVectors][kVector];
   float squares = 0;
@@ -226,6 +228,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, kTilesM* kTilesN > 4 ? 1 : 2)
   constexpr int kVectors = kTilesM * kTilesN;
   extern __shared__ __align__(16) uint8_t shared[];
   __shared__ MaxAndSum slots[2][kMaxRowThreads / 32];
+  begin_early();
   const RowRotation& rotation = args.rotation;
   const int row = blockIdx.x;
   float x[kVectors][kVector];

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fused/rotate.cuh"
 
 namespace quarot::cuda {
@@ -36,8 +37,8 @@ Status too_wide(const Rows& r) {
 template <typename Kernel>
 Status launch(Kernel kernel, const RowArgs& args, int rows, int threads, int shared,
               cudaStream_t stream) {
-  kernel<<<rows, threads, shared, stream>>>(args);
-  return check_launch("fused");
+  return launch_early("fused", kernel, dim3(static_cast<unsigned>(rows)), threads, shared, stream,
+                      args);
 }
 
 template <typename In>
