@@ -85,9 +85,10 @@ Status converse(Conversation& conversation) {
 
 Status chat(const ChatOptions& options) {
   TerminalProgress progress(options.common.quiet);
-  QUAROT_RETURN_IF_ERROR(options.common.apply());
-  QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
-                          open_runnable(options.model, options.recipe, progress));
+  QUAROT_RETURN_IF_ERROR(options.common.apply(true));
+  QUAROT_ASSIGN_OR_RETURN(
+      const RunnableModel runnable,
+      open_runnable(options.model, options.recipe, options.common.compute_device(), progress));
   progress.clear();
   if (!runnable.tokenizer->chat_template()) {
     return error(ErrorCode::kUnsupported,

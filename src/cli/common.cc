@@ -10,18 +10,22 @@
 namespace quarot::cli {
 
 void CommonOptions::add_to(CLI::App& command) {
-  command.add_option("--device", device, "where to compute: cpu or cuda")->capture_default_str();
+  command.add_option("--device", device, "where to compute: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   command.add_option("--threads", threads, "how many threads (default: one a core)")
       ->check(CLI::Range(1, 4096));
   command.add_flag("--json", json, "print one JSON object instead of text");
   command.add_flag("--quiet", quiet, "no progress, no remarks");
 }
 
-Status CommonOptions::apply() const {
-  if (device != "cpu") {
-    return error(ErrorCode::kUnsupported, "--device {}: this build computes on the CPU only",
+Status CommonOptions::apply(bool takes_device) const {
+  if (device != "cpu" && !takes_device) {
+    return error(ErrorCode::kUnsupported, "--device {}: this command computes on the CPU only",
                  device);
   }
+  const Status usable = check_device(compute_device());
+  if (!usable.ok()) return usable.error().with_context("--device " + device);
   if (threads > 0) set_thread_count(threads);
   return {};
 }

@@ -10,6 +10,7 @@
 #include "cli/terminal.h"
 #include "model/checkpoint.h"
 #include "recipe/recipe.h"
+#include "runtime/make_backend.h"
 
 namespace quarot::cli {
 
@@ -26,7 +27,10 @@ struct CommonOptions {
   bool quiet = false;
 
   void add_to(CLI::App& command);
-  Status apply() const;  // thread count; kUnsupported for a device this build does not have
+  // Thread count; kUnsupported for a device that this build, this machine or, unless it takes one,
+  // this command does not have.
+  Status apply(bool takes_device = false) const;
+  Device compute_device() const { return device == "cuda" ? Device::kCuda : Device::kCpu; }
 };
 
 // --recipe and everything over it. DESIGN.md, section 10.

@@ -29,7 +29,7 @@ struct Outcome {
 
 Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
-  QUAROT_RETURN_IF_ERROR(options.common.apply());
+  QUAROT_RETURN_IF_ERROR(options.common.apply(true));
   QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
   QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model));
   QUAROT_ASSIGN_OR_RETURN(const std::vector<EvalWindow> windows,
@@ -41,11 +41,13 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
         PreparedModel original,
         prepare_model(*open.checkpoint, *open.tokenizer, Recipe(), std::nullopt, progress));
     QUAROT_ASSIGN_OR_RETURN(
-        reference, make_backend(std::move(original.model), Precision(), Execution::kSimulated));
+        reference, make_backend(std::move(original.model), Precision(), Execution::kSimulated,
+                                options.common.compute_device()));
   }
-  QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
-                          make_runnable(std::move(open), options.model, recipe,
-                                        options.recipe.calibration(), progress));
+  QUAROT_ASSIGN_OR_RETURN(
+      const RunnableModel runnable,
+      make_runnable(std::move(open), options.model, recipe, options.recipe.calibration(),
+                    options.common.compute_device(), progress));
   Outcome outcome;
   QUAROT_ASSIGN_OR_RETURN(
       outcome.result, measure_perplexity(*runnable.backend, reference.get(), windows, progress));

@@ -35,9 +35,10 @@ constexpr std::string_view reason_name(StopReason reason) {
 
 Status generate(const GenerateOptions& options) {
   TerminalProgress progress(options.common.quiet);
-  QUAROT_RETURN_IF_ERROR(options.common.apply());
-  QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
-                          open_runnable(options.model, options.recipe, progress));
+  QUAROT_RETURN_IF_ERROR(options.common.apply(true));
+  QUAROT_ASSIGN_OR_RETURN(
+      const RunnableModel runnable,
+      open_runnable(options.model, options.recipe, options.common.compute_device(), progress));
   progress.clear();
   std::vector<Token> prompt = runnable.tokenizer->encode(options.prompt);
   const std::optional<Token> bos = runnable.tokenizer->bos();

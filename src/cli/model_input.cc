@@ -32,7 +32,7 @@ void ModelInput::add_execution_to(CLI::App& command) {
 
 Result<RunnableModel> make_runnable(OpenModel open, const ModelInput& input, const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,
-                                    Progress& progress) {
+                                    Device device, Progress& progress) {
   QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared, prepare_model(*open.checkpoint, *open.tokenizer,
                                                                 recipe, calibration, progress));
   bool packed_on_disk = false;
@@ -43,9 +43,9 @@ Result<RunnableModel> make_runnable(OpenModel open, const ModelInput& input, con
   RunnableModel runnable;
   const bool packed = input.execution == "packed" || (input.execution == "auto" && packed_on_disk);
   runnable.execution = packed ? Execution::kPacked : Execution::kSimulated;
-  QUAROT_ASSIGN_OR_RETURN(
-      runnable.backend,
-      make_backend(std::move(prepared.model), prepared.recipe.precision, runnable.execution));
+  QUAROT_ASSIGN_OR_RETURN(runnable.backend,
+                          make_backend(std::move(prepared.model), prepared.recipe.precision,
+                                       runnable.execution, device));
   runnable.tokenizer = std::move(open.tokenizer);
   runnable.recipe = std::move(prepared.recipe);
   runnable.calibration = std::move(prepared.calibration);
@@ -53,10 +53,10 @@ Result<RunnableModel> make_runnable(OpenModel open, const ModelInput& input, con
 }
 
 Result<RunnableModel> open_runnable(const ModelInput& input, const RecipeOptions& options,
-                                    Progress& progress) {
+                                    Device device, Progress& progress) {
   QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe());
   QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(input));
-  return make_runnable(std::move(open), input, recipe, options.calibration(), progress);
+  return make_runnable(std::move(open), input, recipe, options.calibration(), device, progress);
 }
 
 }  // namespace quarot::cli

@@ -40,10 +40,10 @@ struct RunnableModel {
 };
 Result<RunnableModel> make_runnable(OpenModel open, const ModelInput& input, const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,
-                                    Progress& progress);
+                                    Device device, Progress& progress);
 
 // Opened and made ready at once.
 Result<RunnableModel> open_runnable(const ModelInput& input, const RecipeOptions& options,
-                                    Progress& progress);
+                                    Device device, Progress& progress);
 
 }  // namespace quarot::cli

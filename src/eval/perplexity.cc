@@ -237,6 +237,8 @@ Result<std::vector<PerplexityResult>> measure_perplexities(std::span<Backend* co
       QUAROT_RETURN_IF_ERROR(check_batch({window.tokens, {{0, 0, rows, 0}}}, model->config()));
     }
     const std::vector<std::vector<TokenScore>> scores = scorer.score(window);
+    for (const Backend* model : models) QUAROT_RETURN_IF_ERROR(model->status());
+    if (reference != nullptr) QUAROT_RETURN_IF_ERROR(reference->status());
     for (size_t m = 0; m < models.size(); ++m) tallies[m].add(scores[m]);
     progress.advance(1);
   }

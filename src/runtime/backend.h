@@ -67,6 +67,10 @@ class Backend {
 
   // logits [count, vocab] of rows first … first + count − 1 of the last batch.
   virtual void logits(int64_t first, int64_t count, MatrixRef out) = 0;
+
+  // The first thing that went wrong in an operation (a GPU's memory is full); those after it did
+  // nothing. To be asked after logits().
+  virtual Status status() const { return {}; }
 };
 
 // Runs the layers over the batch and leaves the residual stream ready for logits(). Appends to the

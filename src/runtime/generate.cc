@@ -124,6 +124,7 @@ Status Session::run(std::span<const Step> steps, MatrixRef logits) {
     for (end = first + 1; end < count && last_row(end) == last_row(end - 1) + 1;) ++end;
     backend.logits(last_row(first), end - first, logits.rows(first, end - first));
   }
+  QUAROT_RETURN_IF_ERROR(backend.status());
   for (const Step& step : steps) {
     std::vector<Token>& cached = step.session->cached_;
     cached.insert(cached.end(), step.tokens.begin(), step.tokens.end());
@@ -150,6 +151,7 @@ Status Session::advance_to(const std::vector<Token>& text, int64_t chunk, Progre
     forward(*backend_, batch);
     cached_.insert(cached_.end(), batch.tokens.begin(), batch.tokens.end());
     if (done + count == size) backend_->logits(count - 1, 1, logits_);
+    QUAROT_RETURN_IF_ERROR(backend_->status());
   }
   return {};
 }

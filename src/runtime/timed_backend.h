@@ -29,6 +29,7 @@ class TimedBackend final : public Backend {
   }
   void drop_sequence(int sequence) override { backend_->drop_sequence(sequence); }
   int64_t cache_bytes() const override { return backend_->cache_bytes(); }
+  Status status() const override { return backend_->status(); }
 
   void embed(const Batch& batch) override;
   void normalize(int64_t layer, Space site) override;

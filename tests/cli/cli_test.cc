@@ -212,7 +212,7 @@ TEST_F(Cli, BadInputIsStatus1AndOneLine) {
 TEST_F(Cli, BadOptionValuesSayWhatWasExpected) {
   QUAROT_NEEDS(data_folder());
   expect_failure(eval({"--recipe", "quarrot"}), 1, "float, naive, quarot, balanced");
-  expect_failure(eval({"--device", "tpu"}), 1, "--device tpu");
+  expect_failure(eval({"--device", "tpu"}), 2, "tpu not in {cpu,cuda}");
   expect_failure(eval({"--w-bits", "1"}), 1, "2 to 8");
   expect_failure(eval({"--a-bits", "99"}), 1, "2 to 8");
   expect_failure(eval({"--w-bits", "4", "--w-group", "7"}), 1, "7");

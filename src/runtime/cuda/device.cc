@@ -1,0 +1,79 @@
+#include "runtime/cuda/device.h"
+
+namespace quarot::cuda {
+
+namespace {
+
+double gigabytes(size_t bytes) { return static_cast<double>(bytes) * 1e-9; }
+
+}  // namespace
+
+Status check(cublasStatus_t code, const char* what) {
+  if (code == CUBLAS_STATUS_SUCCESS) return {};
+  return error(ErrorCode::kUnsupported, "{}: cuBLAS: {}", what, cublasGetStatusString(code));
+}
+
+Status check_device() {
+  int devices = 0;
+  const cudaError_t code = cudaGetDeviceCount(&devices);
+  if (code == cudaSuccess && devices > 0) return {};
+  cudaGetLastError();
+  return error(ErrorCode::kUnsupported,
+               "no GPU that CUDA can use on this machine ({}); run with --device cpu",
+               code == cudaSuccess ? "no devices" : cudaGetErrorString(code));
+}
+
+Status check_memory(int64_t bytes, const char* what) {
+  size_t available = 0;
+  size_t total = 0;
+  QUAROT_RETURN_IF_ERROR(check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+  if (static_cast<size_t>(bytes) <= available) return {};
+  return error(ErrorCode::kOutOfMemory, "{}: {:.2f} GB needed, {:.2f} GB of the GPU's {:.2f} free",
+               what, gigabytes(static_cast<size_t>(bytes)), gigabytes(available), gigabytes(total));
+}
+
+Result<void*> allocate(int64_t bytes, const char* what) {
+  void* data = nullptr;
+  if (bytes == 0) return data;
+  const cudaError_t code = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    QUAROT_RETURN_IF_ERROR(check_memory(bytes, what));
+  }
+  QUAROT_RETURN_IF_ERROR(check(code, what));
+  return data;
+}
+
+Result<Context> Context::create() {
+  QUAROT_RETURN_IF_ERROR(check_device());
+  Context context;
+  QUAROT_RETURN_IF_ERROR(check(cudaStreamCreate(&context.stream_), "a stream"));
+  QUAROT_RETURN_IF_ERROR(check(cublasCreate(&context.blas_), "cuBLAS"));
+  QUAROT_RETURN_IF_ERROR(check(cublasSetStream(context.blas_, context.stream_), "cuBLAS"));
+  // Sums in float32 throughout; float32 operands are not cut to TF32 unless one asks.
+  QUAROT_RETURN_IF_ERROR(
+      check(cublasSetMathMode(context.blas_, static_cast<cublasMath_t>(
+                                                 CUBLAS_DEFAULT_MATH |
+                                                 CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
+            "cuBLAS"));
+  return context;
+}
+
+Context::~Context() {
+  if (blas_ != nullptr) cublasDestroy(blas_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+// cuBLAS counts by columns: a row-major matrix is its transpose there.
+Status Context::multiply(const float* x, int64_t rows, const float* w, int64_t outputs,
+                         int64_t inputs, float* y, bool accumulate) const {
+  const float one = 1;
+  const float beta = accumulate ? 1 : 0;
+  return check(cublasSgemm(blas_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(outputs),
+                           static_cast<int>(rows), static_cast<int>(inputs), &one, w,
+                           static_cast<int>(inputs), x, static_cast<int>(inputs), &beta, y,
+                           static_cast<int>(outputs)),
+               "a product");
+}
+
+}  // namespace quarot::cuda

@@ -1,0 +1,312 @@
+#include "runtime/cuda/packed_cuda_backend.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/plain/plain.h"
+
+namespace quarot::cuda {
+
+namespace {
+
+int stored_bits_of(const CacheQuant& quant) {
+  return stored_bits(quant.enabled() ? quant.bits : 16);
+}
+
+PageLayout layout_of(const ModelConfig& config, const Precision& precision) {
+  return {static_cast<int>(config.head_dim), stored_bits_of(precision.keys),
+          stored_bits_of(precision.values)};
+}
+
+}  // namespace
+
+PackedCudaBackend::PackedCudaBackend(const ModelConfig& config, const Precision& precision,
+                                     Context context, Vocabulary<__half> vocabulary,
+                                     PackedModel model)
+    : CudaBackend(config, std::move(context), std::move(vocabulary)),
+      precision_(precision),
+      model_(std::move(model)),
+      cache_(layout_of(config, precision), config.layers, config.kv_heads) {}
+
+Status PackedCudaBackend::check(const Model& model, const Precision& precision) {
+  return PackedModel::check(model, precision);
+}
+
+Result<std::unique_ptr<PackedCudaBackend>> PackedCudaBackend::create(Model model,
+                                                                     const Precision& precision) {
+  QUAROT_RETURN_IF_ERROR(check(model, precision));
+  QUAROT_ASSIGN_OR_RETURN(Context context, Context::create());
+  QUAROT_RETURN_IF_ERROR(check_memory(PackedModel::bytes(model) + Vocabulary<__half>::bytes(model),
+                                      "the packed model"));
+  QUAROT_ASSIGN_OR_RETURN(Vocabulary<__half> vocabulary, Vocabulary<__half>::upload(model));
+  QUAROT_ASSIGN_OR_RETURN(PackedModel packed, PackedModel::upload(model));
+  return std::unique_ptr<PackedCudaBackend>(new PackedCudaBackend(
+      model.config, precision, std::move(context), std::move(vocabulary), std::move(packed)));
+}
+
+template <typename T>
+Status PackedCudaBackend::grow(DeviceArray<T>& array, int64_t count) {
+  QUAROT_ASSIGN_OR_RETURN(const bool grown, array.grow(count, "a batch"));
+  moved_ = moved_ || grown;
+  return {};
+}
+
+// Pages for the new tokens, and the batch on the GPU.
+Status PackedCudaBackend::reserve_cache(const Batch& batch) {
+  int64_t longest = 0;
+  for (const SequenceChunk& chunk : batch.chunks) {
+    const int64_t length = chunk.position + chunk.count;
+    QUAROT_ASSIGN_OR_RETURN(const bool moved,
+                            cache_.reserve(chunk.sequence, chunk.position, length, stream()));
+    moved_ = moved_ || moved;
+    longest = std::max(longest, length);
+  }
+  std::vector<const PageList*> pages;
+  for (const SequenceChunk& chunk : batch.chunks) pages.push_back(&cache_.pages(chunk.sequence));
+  QUAROT_ASSIGN_OR_RETURN(const bool rope_moved, rope_.reserve(config_.rope, longest));
+  QUAROT_ASSIGN_OR_RETURN(const bool batch_moved,
+                          batch_.upload(batch, pages, config_.rope, rope_.positions(), stream()));
+  moved_ = moved_ || rope_moved || batch_moved;
+  return {};
+}
+
+// What the operations write, a row a token.
+Status PackedCudaBackend::reserve_rows() {
+  const int64_t count = rows();
+  if (count <= scales_.size()) return {};
+  const PackedLayer& layer = model_.layers.front();
+  const int64_t inputs =
+      std::max({layer.qkv.inputs, layer.output.inputs, layer.gate_up.inputs, layer.down.inputs});
+  const int64_t heads = config_.width(Space::kAttentionOutput);
+  const int64_t row_bytes =
+      4 * (config_.hidden + layer.qkv.outputs + heads + layer.gate_up.outputs + 1) + 2 * heads +
+      inputs;
+  QUAROT_RETURN_IF_ERROR(
+      check_memory((count - scales_.size()) * row_bytes, "the buffers of a batch"));
+  QUAROT_RETURN_IF_ERROR(grow(x_, count * config_.hidden));
+  QUAROT_RETURN_IF_ERROR(grow(values_, count * inputs));
+  QUAROT_RETURN_IF_ERROR(grow(qkv_, count * layer.qkv.outputs));
+  QUAROT_RETURN_IF_ERROR(grow(query_, count * heads));
+  QUAROT_RETURN_IF_ERROR(grow(attention_, count * heads));
+  QUAROT_RETURN_IF_ERROR(grow(gate_up_, count * layer.gate_up.outputs));
+  return grow(scales_, count);
+}
+
+Status PackedCudaBackend::reserve_workspaces() {
+  const PackedLayer& layer = model_.layers.front();
+  const int64_t outputs = std::max(
+      {layer.qkv.outputs, layer.output.outputs, layer.gate_up.outputs, layer.down.outputs});
+  AttentionShape shape;
+  shape.sequences = static_cast<int>(batch_.chunks());
+  shape.query_heads = static_cast<int>(config_.heads);
+  shape.max_length = static_cast<int>(batch_.max_length());
+  const size_t decoding = decode_workspace_bytes(shape, cache_of(0, ChunkRun()));
+  const std::pair<DeviceArray<uint8_t>*, int64_t> workspaces[] = {
+      {&gemm_workspace_, gemm_workspace_bytes(kStreamRows, outputs)},
+      {&attention_workspace_, static_cast<int64_t>(decoding)}};
+  for (const auto& [workspace, bytes] : workspaces) {
+    if (bytes <= workspace->size()) continue;
+    QUAROT_RETURN_IF_ERROR(grow(*workspace, bytes));
+    QUAROT_RETURN_IF_ERROR(
+        cuda::check(cudaMemsetAsync(workspace->data(), 0, static_cast<size_t>(bytes), stream()),
+                    "a workspace"));
+  }
+  return {};
+}
+
+Status PackedCudaBackend::begin(const Batch& batch) {
+  replayed_ = false;
+  moved_ = false;
+  QUAROT_RETURN_IF_ERROR(reserve_cache(batch));
+  QUAROT_RETURN_IF_ERROR(reserve_rows());
+  QUAROT_RETURN_IF_ERROR(reserve_workspaces());
+  if (moved_) graphs_.clear();
+  if (batch_.decodes()) {
+    QUAROT_ASSIGN_OR_RETURN(replayed_, graphs_.replay({rows(), batch_.max_length()}, stream()));
+  }
+  return replayed_ ? Status() : embed_tokens();
+}
+
+void PackedCudaBackend::embed(const Batch& batch) {
+  run([&] { return begin(batch); });
+}
+
+template <typename Fused>
+Status PackedCudaBackend::quantize(RowTask task, const PackedWeight& reader,
+                                   const Rotation* rotation, Fused&& fused) {
+  values_type_ = GemmActivations::kInt8;
+  task.rows = rows();
+  task.bits = precision_.activations.bits;
+  task.clip = precision_.activations.clip;
+  if (task.width % kInputMultiple != 0 || (rotation != nullptr && !rotation->fused)) {
+    task.values = values_.data();
+    task.values_stride = reader.inputs;
+    task.scales = scales_.data();
+    task.hadamard = rotation != nullptr ? &rotation->plain : nullptr;
+    return cuda::rows(task, stream());
+  }
+  if (task.bits <= 4) {
+    QUAROT_ASSIGN_OR_RETURN(values_type_, gemm_activations(task.rows, task.width));
+  }
+  Rows to;
+  to.element = Element::kFloat32;
+  to.rows = static_cast<int>(task.rows);
+  to.n = static_cast<int>(task.width);
+  if (rotation != nullptr) to.rotation = *rotation->fused;
+  to.quant = {task.bits, values_type_ == GemmActivations::kInt4, task.clip, values_.data(),
+              scales_.data()};
+  return fused(to);
+}
+
+Status PackedCudaBackend::multiply(const PackedWeight& weight, float* y, bool accumulate) {
+  Gemm product;
+  product.m = rows();
+  product.n = weight.outputs;
+  product.k = weight.inputs;
+  product.activations_type = values_type_;
+  product.activations = values_.data();
+  product.activation_scales = scales_.data();
+  product.weight = weight.values.data();
+  product.weight_scales = weight.scales.data();
+  product.bias = weight.bias.data();
+  product.residual = accumulate ? y : nullptr;
+  product.output = y;
+  product.workspace = gemm_workspace_.data();
+  return gemm(product, stream());
+}
+
+PagedCache PackedCudaBackend::cache_of(int64_t layer, const ChunkRun& run) {
+  return {cache_.layout(),
+          cache_.layer(layer),
+          batch_.page_table(run.first),
+          static_cast<int>(batch_.table_stride()),
+          batch_.lengths(run.first),
+          static_cast<int>(config_.kv_heads)};
+}
+
+void PackedCudaBackend::normalize(int64_t layer, Space site) {
+  enqueue([&] {
+    const PackedLayer& weights = model_.layers[static_cast<size_t>(layer)];
+    const bool attention = site == Space::kAttentionInput;
+    RowTask task;
+    task.source = RowSource::kRmsNorm;
+    task.width = task.x_stride = config_.hidden;
+    task.x = x_.data();
+    task.gain = attention ? weights.attention_norm.data() : weights.ffn_norm.data();
+    task.eps = static_cast<float>(config_.norm_eps);
+    return quantize(task, attention ? weights.qkv : weights.gate_up, model_.norm_output.get(),
+                    [&](const Rows& to) {
+                      return norm_quantize(to, x_.data(), nullptr, task.gain, task.eps, stream());
+                    });
+  });
+}
+
+void PackedCudaBackend::project_qkv(int64_t layer) {
+  enqueue(
+      [&] { return multiply(model_.layers[static_cast<size_t>(layer)].qkv, qkv_.data(), false); });
+}
+
+void PackedCudaBackend::append_cache(int64_t layer) {
+  enqueue([&] {
+    const PackedLayer& weights = model_.layers[static_cast<size_t>(layer)];
+    HeadBatch batch;
+    batch.element = Element::kFloat32;
+    batch.tokens = static_cast<int>(rows());
+    batch.query_heads = static_cast<int>(config_.heads);
+    batch.kv_heads = static_cast<int>(config_.kv_heads);
+    batch.q = qkv_.data();
+    batch.k = qkv_.data() + config_.width(Space::kQuery);
+    batch.v = qkv_.data() + config_.width(Space::kQuery) + config_.width(Space::kKey);
+    batch.q_stride = batch.k_stride = batch.v_stride = weights.qkv.outputs;
+    batch.sequences = batch_.chunk_of_row();
+    batch.positions = batch_.positions();
+    batch.q_gain = weights.query_norm.data();
+    batch.k_gain = weights.key_norm.data();
+    batch.eps = static_cast<float>(config_.norm_eps);
+    Rotary rotary;
+    rotary.table = rope_.data();
+    rotary.rows = batch_.rope_rows();
+    rotary.dims = static_cast<int>(config_.rope.rotary_dim);
+    CacheWriter writer;
+    writer.layout = cache_.layout();
+    writer.key_bits = precision_.keys.bits;
+    writer.value_bits = precision_.values.bits;
+    writer.key_clip = precision_.keys.clip;
+    writer.value_clip = precision_.values.clip;
+    writer.key_center = weights.key_center.data();
+    writer.value_center = weights.value_center.data();
+    writer.pool = cache_.layer(layer);
+    writer.page_table = batch_.page_table(0);
+    writer.table_stride = static_cast<int>(batch_.table_stride());
+    return rotate_and_append(batch, rotary, model_.query_key, writer, query_.data(), stream());
+  });
+}
+
+void PackedCudaBackend::attend(int64_t layer) {
+  enqueue([&]() -> Status {
+    AttentionShape shape;
+    shape.query_heads = static_cast<int>(config_.heads);
+    shape.max_length = static_cast<int>(batch_.max_length());
+    shape.window = static_cast<int>(config_.sliding_windows[static_cast<size_t>(layer)]);
+    shape.scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
+    for (const ChunkRun& part : batch_.runs()) {
+      shape.sequences = static_cast<int>(part.count);
+      const PagedCache cache = cache_of(layer, part);
+      const int64_t at = part.first_row * config_.width(Space::kAttentionOutput);
+      QUAROT_RETURN_IF_ERROR(part.decodes()
+                                 ? attention_decode(query_.data() + at, cache, shape,
+                                                    attention_workspace_.data(),
+                                                    attention_.data() + at, stream())
+                                 : attention_prefill(query_.data(), batch_.starts(part.first),
+                                                     static_cast<int>(part.longest), cache, shape,
+                                                     attention_.data(), stream()));
+    }
+    return {};
+  });
+}
+
+void PackedCudaBackend::mix_heads(int64_t layer) {
+  enqueue([&] {
+    RowTask task;
+    task.width = task.x_stride = config_.width(Space::kAttentionOutput);
+    task.x = attention_.data();
+    return quantize(task, model_.layers[static_cast<size_t>(layer)].output, model_.heads.get(),
+                    [&](const Rows& to) { return rotate_quantize(to, task.x, stream()); });
+  });
+}
+
+void PackedCudaBackend::project_output(int64_t layer) {
+  enqueue(
+      [&] { return multiply(model_.layers[static_cast<size_t>(layer)].output, x_.data(), true); });
+}
+
+void PackedCudaBackend::project_gate_up(int64_t layer) {
+  enqueue([&] {
+    return multiply(model_.layers[static_cast<size_t>(layer)].gate_up, gate_up_.data(), false);
+  });
+}
+
+void PackedCudaBackend::gate(int64_t layer) {
+  enqueue([&] {
+    RowTask task;
+    task.source = RowSource::kSwiGlu;
+    task.width = config_.ffn;
+    task.x = gate_up_.data();
+    task.up = gate_up_.data() + config_.ffn;
+    task.x_stride = task.up_stride = 2 * config_.ffn;
+    return quantize(task, model_.layers[static_cast<size_t>(layer)].down, model_.ffn.get(),
+                    [&](const Rows& to) {
+                      return swiglu_quantize(to, task.x, task.up, task.x_stride, stream());
+                    });
+  });
+}
+
+void PackedCudaBackend::project_down(int64_t layer) {
+  enqueue(
+      [&] { return multiply(model_.layers[static_cast<size_t>(layer)].down, x_.data(), true); });
+  if (!graphs_.recording() || layer + 1 < config_.layers) return;
+  const Status finished = graphs_.finish(stream());  // also after an error
+  run([&] { return finished; });
+}
+
+}  // namespace quarot::cuda

@@ -1,0 +1,83 @@
+// Packed integers on the GPU: 4-bit weights, quantised activations, a paged quantised cache, on the
+// kernels of kernels/cuda. Decoding replays CUDA graphs.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/row_task.h"
+#include "model/model.h"
+#include "runtime/cuda/cuda_backend.h"
+#include "runtime/cuda/graphs.h"
+#include "runtime/cuda/packed_model.h"
+#include "runtime/cuda/page_pool.h"
+#include "runtime/precision.h"
+
+namespace quarot::cuda {
+
+class PackedCudaBackend final : public CudaBackend<__half> {
+ public:
+  // kUnsupported, saying what, for a model or a precision that these kernels have no form for: such
+  // a one runs simulated. kOutOfMemory, with the numbers, before anything is packed.
+  static Result<std::unique_ptr<PackedCudaBackend>> create(Model model, const Precision& precision);
+  static Status check(const Model& model, const Precision& precision);
+
+  int add_sequence() override { return cache_.add_sequence(); }
+  int fork_sequence(int sequence, int64_t tokens) override {
+    return cache_.fork_sequence(sequence, tokens);
+  }
+  void drop_sequence(int sequence) override { cache_.drop_sequence(sequence); }
+  int64_t cache_bytes() const override { return cache_.bytes(); }
+
+  void embed(const Batch& batch) override;
+  void normalize(int64_t layer, Space site) override;
+  void project_qkv(int64_t layer) override;
+  void append_cache(int64_t layer) override;
+  void attend(int64_t layer) override;
+  void mix_heads(int64_t layer) override;
+  void project_output(int64_t layer) override;
+  void project_gate_up(int64_t layer) override;
+  void gate(int64_t layer) override;
+  void project_down(int64_t layer) override;
+
+ private:
+  PackedCudaBackend(const ModelConfig& config, const Precision& precision, Context context,
+                    Vocabulary<__half> vocabulary, PackedModel model);
+  template <typename T>
+  Status grow(DeviceArray<T>& array, int64_t count);
+  Status reserve_cache(const Batch& batch);
+  Status reserve_rows();
+  Status reserve_workspaces();
+  Status begin(const Batch& batch);
+  template <typename Operation>
+  void enqueue(Operation&& operation) {
+    if (!replayed_) run(operation);
+  }
+
+  // Where the row of `task` goes as the input of `reader`: to the fused kernel, called with what
+  // all of them take, or to the plain one where that has no such shape.
+  template <typename Fused>
+  Status quantize(RowTask task, const PackedWeight& reader, const Rotation* rotation,
+                  Fused&& fused);
+  Status multiply(const PackedWeight& weight, float* y, bool accumulate);
+  PagedCache cache_of(int64_t layer, const ChunkRun& run);
+
+  const Precision precision_;
+  const PackedModel model_;
+  PagePool cache_;
+  RopeTable rope_;
+
+  DeviceArray<int8_t> values_;  // the quantised input of the next product
+  DeviceArray<float> scales_;   // [rows]
+  GemmActivations values_type_ = GemmActivations::kInt8;
+  DeviceArray<float> qkv_, attention_, gate_up_;
+  DeviceArray<__half> query_;
+  DeviceArray<uint8_t> gemm_workspace_, attention_workspace_;
+
+  Graphs graphs_;
+  bool moved_ = false;     // memory that they use, with this batch
+  bool replayed_ = false;  // a graph did this batch's operations already
+};
+
+}  // namespace quarot::cuda

@@ -1,0 +1,136 @@
+#include "runtime/cuda/vocabulary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "base/parallel.h"
+#include "kernels/cuda/plain/plain.h"
+
+namespace quarot::cuda {
+
+namespace {
+
+constexpr int64_t kLogitRows = 128;  // at a time
+
+// The power of two that brings the largest magnitude to [2¹³, 2¹⁴).
+float half_factor(ConstMatrixRef weights) {
+  float top = 0;
+  for (int64_t r = 0; r < weights.rows(); ++r) {
+    for (const float w : weights.row(r)) top = std::max(top, std::fabs(w));
+  }
+  return top > 0 && std::isfinite(top) ? std::ldexp(1.0F, 13 - std::ilogb(top)) : 1.0F;
+}
+
+}  // namespace
+
+template <typename T>
+Result<typename Vocabulary<T>::Table> Vocabulary<T>::upload(const RowTable& rows,
+                                                            const char* what) {
+  Table table;
+  if (rows.empty()) return table;
+  const Matrix weights = rows.to_matrix();
+  const std::span<const float> all = weights.elements();
+  if constexpr (std::is_same_v<T, float>) {
+    QUAROT_ASSIGN_OR_RETURN(table.weights, DeviceArray<float>::upload(all, what));
+  } else {
+    const float factor = half_factor(weights);
+    std::vector<T> halves(all.size());
+    parallel_for(std::ssize(all), 1 << 16, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        halves[static_cast<size_t>(i)] = __float2half_rn(factor * all[static_cast<size_t>(i)]);
+      }
+    });
+    table.factor = 1 / factor;
+    QUAROT_ASSIGN_OR_RETURN(table.weights, DeviceArray<T>::upload(halves, what));
+  }
+  return table;
+}
+
+template <typename T>
+int64_t Vocabulary<T>::bytes(const Model& model) {
+  const int64_t weights = (model.embedding.rows() + model.lm_head.rows()) * model.config.hidden;
+  const int64_t row = model.config.hidden * 8 + model.config.vocab * 12;
+  return weights * static_cast<int64_t>(sizeof(T)) + kLogitRows * row;
+}
+
+template <typename T>
+Result<Vocabulary<T>> Vocabulary<T>::upload(const Model& model) {
+  Vocabulary vocabulary;
+  vocabulary.hidden_ = model.config.hidden;
+  vocabulary.vocab_ = model.config.vocab;
+  vocabulary.eps_ = static_cast<float>(model.config.norm_eps);
+  QUAROT_ASSIGN_OR_RETURN(vocabulary.embedding_, upload(model.embedding, "the embedding"));
+  QUAROT_ASSIGN_OR_RETURN(vocabulary.lm_head_, upload(model.lm_head, "lm_head"));
+  QUAROT_ASSIGN_OR_RETURN(vocabulary.final_norm_,
+                          DeviceArray<float>::upload(model.final_norm, "the final norm"));
+  QUAROT_ASSIGN_OR_RETURN(vocabulary.normed_,
+                          DeviceArray<float>::make(kLogitRows * vocabulary.hidden_, "logits"));
+  QUAROT_ASSIGN_OR_RETURN(vocabulary.logits_,
+                          DeviceArray<float>::make(kLogitRows * vocabulary.vocab_, "logits"));
+  if constexpr (!std::is_same_v<T, float>) {
+    QUAROT_ASSIGN_OR_RETURN(vocabulary.split_,
+                            DeviceArray<T>::make(2 * kLogitRows * vocabulary.hidden_, "logits"));
+    QUAROT_ASSIGN_OR_RETURN(vocabulary.products_,
+                            DeviceArray<float>::make(2 * kLogitRows * vocabulary.vocab_, "logits"));
+  }
+  return vocabulary;
+}
+
+template <typename T>
+Status Vocabulary<T>::embed(const int32_t* tokens, int64_t rows, float* x,
+                            cudaStream_t stream) const {
+  return cuda::embed(embedding_.weights.data(), tokens, embedding_.factor, x, rows, hidden_,
+                     stream);
+}
+
+// logits_ ← lm_head · normed_
+template <typename T>
+Status Vocabulary<T>::multiply(int64_t rows, const Context& context) {
+  const Table& head = lm_head_.weights.size() > 0 ? lm_head_ : embedding_;
+  if constexpr (std::is_same_v<T, float>) {
+    return context.multiply(normed_.data(), rows, head.weights.data(), vocab_, hidden_,
+                            logits_.data());
+  } else {
+    QUAROT_RETURN_IF_ERROR(
+        split_rows(normed_.data(), split_.data(), rows, hidden_, context.stream()));
+    const float zero = 0;
+    QUAROT_RETURN_IF_ERROR(check(
+        cublasGemmEx(context.blas(), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(vocab_),
+                     static_cast<int>(2 * rows), static_cast<int>(hidden_), &head.factor,
+                     head.weights.data(), CUDA_R_16F, static_cast<int>(hidden_), split_.data(),
+                     CUDA_R_16F, static_cast<int>(hidden_), &zero, products_.data(), CUDA_R_32F,
+                     static_cast<int>(vocab_), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "lm_head"));
+    return add_pairs(products_.data(), logits_.data(), rows, vocab_, context.stream());
+  }
+}
+
+template <typename T>
+Status Vocabulary<T>::logits(const float* x, MatrixRef out, const Context& context) {
+  for (int64_t first = 0; first < out.rows(); first += kLogitRows) {
+    const int64_t rows = std::min(kLogitRows, out.rows() - first);
+    RowTask norm;
+    norm.rows = rows;
+    norm.width = norm.x_stride = norm.y_stride = hidden_;
+    norm.source = RowSource::kRmsNorm;
+    norm.x = x + first * hidden_;
+    norm.gain = final_norm_.data();
+    norm.eps = eps_;
+    norm.y = normed_.data();
+    QUAROT_RETURN_IF_ERROR(cuda::rows(norm, context.stream()));
+    QUAROT_RETURN_IF_ERROR(multiply(rows, context));
+    const size_t row_bytes = static_cast<size_t>(vocab_) * sizeof(float);
+    QUAROT_RETURN_IF_ERROR(check(
+        cudaMemcpy2DAsync(out.row_data(first), static_cast<size_t>(out.stride()) * sizeof(float),
+                          logits_.data(), row_bytes, row_bytes, static_cast<size_t>(rows),
+                          cudaMemcpyDeviceToHost, context.stream()),
+        "logits"));
+  }
+  return context.wait();
+}
+
+template class Vocabulary<float>;
+template class Vocabulary<__half>;
+
+}  // namespace quarot::cuda

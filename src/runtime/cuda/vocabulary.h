@@ -1,0 +1,43 @@
+// What stands before and after the layers, on the GPU: the embedding, the final norm and lm_head.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "model/model.h"
+#include "runtime/cuda/device.h"
+
+namespace quarot::cuda {
+
+// Of T = float, or of __half: then times a power of two that uses float16's range, while the rows
+// that lm_head multiplies keep float32's accuracy as sums of two float16. So only the weights
+// themselves are rounded, to 11 bits, relative to the row's scale at most 2⁻¹¹ each.
+template <typename T>
+class Vocabulary {
+ public:
+  static Result<Vocabulary> upload(const Model& model);
+  static int64_t bytes(const Model& model);  // what upload() will take
+
+  // x [rows, hidden] ← embedding rows
+  Status embed(const int32_t* tokens, int64_t rows, float* x, cudaStream_t stream) const;
+
+  // out [rows, vocab] in host memory ← lm_head · rms_norm(x). Waits for it.
+  Status logits(const float* x, MatrixRef out, const Context& context);
+
+ private:
+  struct Table {
+    DeviceArray<T> weights;  // [vocab, hidden]
+    float factor = 1;        // of the weights, to be what they stand for
+  };
+  static Result<Table> upload(const RowTable& rows, const char* what);
+  Status multiply(int64_t rows, const Context& context);
+
+  int64_t hidden_ = 0;
+  int64_t vocab_ = 0;
+  float eps_ = 0;
+  Table embedding_, lm_head_;  // the latter empty: the embedding
+  DeviceArray<float> final_norm_;
+  DeviceArray<float> normed_, products_, logits_;  // of some rows at a time
+  DeviceArray<T> split_;
+};
+
+}  // namespace quarot::cuda
