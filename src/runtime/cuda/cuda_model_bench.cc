@@ -1,0 +1,330 @@
+// Speed and memory of whole models of random weights on the GPU, against 16 bits.
+//
+//   cuda_model_bench [llama-2-7b|llama-3-8b]
+//
+// One transformer block (the difference between models of three layers and of one), prefilling
+// sequences of 2048 tokens; whole-model decoding, from the host's call to its logits; memory in
+// use. The 16-bit path is what it cannot do without: its products through cuBLAS, bfloat16, and the
+// same attention kernels over a 16-bit cache. Its norms, RoPE and SwiGLU are left out, in its
+// favour.
+#include <cublas_v2.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/random.h"
+#include "kernels/cuda/attention/attention.h"
+#include "model/transform.h"
+#include "runtime/cuda/packed_cuda_backend.h"
+#include "runtime/make_backend.h"
+
+namespace quarot {
+namespace {
+
+constexpr double kBytesPerSecond = 4.8e12;  // an H200's memory, by its datasheet
+constexpr int64_t kPrefill = 2048;
+
+template <typename T>
+T must(Result<T> result) {
+  if (result.ok()) return *std::move(result);
+  fmt::print(stderr, "{}\n", result.error().message());
+  std::exit(1);
+}
+void must(const Status& status) {
+  if (status.ok()) return;
+  fmt::print(stderr, "{}\n", status.error().message());
+  std::exit(1);
+}
+
+ModelConfig config_of(const std::string& name) {
+  nlohmann::json json = {{"model_type", "llama"},     {"hidden_size", 4096},
+                         {"num_hidden_layers", 32},   {"num_attention_heads", 32},
+                         {"num_key_value_heads", 32}, {"intermediate_size", 11008},
+                         {"vocab_size", 32000},       {"max_position_embeddings", 65536}};
+  if (name == "llama-3-8b") {
+    json.update({{"num_key_value_heads", 8}, {"intermediate_size", 14336}, {"vocab_size", 128256}});
+  }
+  return must(parse_config(json, name));
+}
+
+QuantizedWeight random_weight(Random& random, int64_t out, int64_t in) {
+  QuantizedWeight weight;
+  weight.quant.bits = 4;
+  weight.values = BasicMatrix<int8_t>(out, in);
+  for (int8_t& q : weight.values.elements()) q = static_cast<int8_t>(random.below(16)) - 8;
+  weight.scales = Matrix(out, 1, 0.2F / std::sqrt(static_cast<float>(in)));
+  return weight;
+}
+
+// Every layer the same random numbers; R3, R4 and the heads' rotation online, as after R1.
+Model random_model(ModelConfig config) {
+  Random random(1);
+  Model model;
+  Matrix embedding(config.vocab, config.hidden);
+  for (float& x : embedding.elements()) x = static_cast<float>(random.below(256)) / 128 - 1;
+  model.embedding = RowTable(embedding);
+  model.final_norm.assign(static_cast<size_t>(config.hidden), 1.0F);
+  Layer layer;
+  for (const Role role : kRoles) {
+    const RoleSpaces spaces = spaces_of(role);
+    layer[role].quantized =
+        random_weight(random, config.width(spaces.output), config.width(spaces.input));
+  }
+  layer.attention_norm = layer.ffn_norm = model.final_norm;
+  model.layers.assign(static_cast<size_t>(config.layers), layer);
+  TransformSpec spec;
+  spec.heads = spec.query_key = spec.ffn = true;
+  model.online = online_transforms(config, spec);
+  model.config = std::move(config);
+  return model;
+}
+
+Precision precision_of() {
+  Precision precision;
+  precision.activations.bits = precision.keys.bits = precision.values.bits = 4;
+  return precision;
+}
+
+std::unique_ptr<Backend> packed(const Model& model) {
+  return must(make_backend(model, precision_of(), Execution::kPacked, Device::kCuda));
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+template <typename Body>
+double median_seconds(int samples, Body&& body) {
+  std::vector<double> times;
+  for (int i = -2; i < samples; ++i) {
+    const double start = now();
+    body();
+    if (i >= 0) times.push_back(now() - start);
+  }
+  std::ranges::nth_element(times, times.begin() + samples / 2);
+  return times[static_cast<size_t>(samples / 2)];
+}
+
+int64_t used_bytes() {
+  size_t available = 0;
+  size_t total = 0;
+  must(cuda::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+  return static_cast<int64_t>(total - available);
+}
+
+// `batch` sequences of `count` tokens each, after `position` that are in the cache.
+Batch batch_of(const std::vector<int>& sequences, int64_t count, int64_t position) {
+  Batch batch;
+  for (const int sequence : sequences) {
+    batch.chunks.push_back({sequence, batch.rows(), count, position});
+    for (int64_t i = 0; i < count; ++i) {
+      batch.tokens.push_back(static_cast<Token>((position + 7 * i + sequence) % 30000));
+    }
+  }
+  return batch;
+}
+
+// Forward and one row of logits.
+void run(Backend& backend, const Batch& batch, Matrix& logits) {
+  forward(backend, batch);
+  backend.logits(0, logits.rows(), logits);
+  must(backend.status());
+}
+
+// What the 16-bit path cannot do without.
+class HalfPath {
+ public:
+  explicit HalfPath(const ModelConfig& config)
+      : config_(config), context_(must(cuda::Context::create())) {}
+
+  // Seconds of one block: sequences · count new tokens, `length` in the cache with them.
+  double block(int64_t sequences, int64_t count, int64_t length, int samples) {
+    const int64_t rows = sequences * count;
+    const int64_t qkv = config_.width(Space::kQuery) + 2 * config_.width(Space::kKey);
+    const int64_t widest = std::max(qkv, 2 * config_.ffn);
+    auto x = bytes(rows * std::max(config_.hidden, config_.ffn) * 2);
+    auto y = bytes(rows * widest * 4);
+    // Enough copies of the weights that none is in the L2 cache when it comes round again.
+    constexpr int64_t kCopies = 3;
+    const int64_t weight = config_.hidden * (qkv + config_.hidden + 3 * config_.ffn) * 2;
+    auto weights = bytes(kCopies * weight);
+    prepare_cache(sequences, count, length);
+    int64_t turn = 0;
+    const auto layer = [&] {
+      const auto* w = weights.data() + turn++ % kCopies * weight;
+      for (const auto& [out, in] : {std::pair(qkv, config_.hidden),
+                                    {config_.hidden, config_.hidden},
+                                    {2 * config_.ffn, config_.hidden},
+                                    {config_.hidden, config_.ffn}}) {
+        product(w, out, in, x.data(), rows, y.data());
+        w += out * in * 2;
+      }
+      attend(sequences, count, length);
+    };
+    constexpr int kLayers = 8;  // between two waits, as in a model
+    return median_seconds(samples,
+                          [&] {
+                            for (int i = 0; i < kLayers; ++i) layer();
+                            must(context_.wait());
+                          }) /
+           kLayers;
+  }
+  // Seconds of lm_head for one row.
+  double head(int samples) {
+    auto weights = bytes(config_.vocab * config_.hidden * 2);
+    auto x = bytes(config_.hidden * 2);
+    auto y = bytes(config_.vocab * 4);
+    return median_seconds(samples, [&] {
+      product(weights.data(), config_.vocab, config_.hidden, x.data(), 1, y.data());
+      must(context_.wait());
+    });
+  }
+
+ private:
+  cuda::DeviceArray<uint8_t> bytes(int64_t count) {
+    auto array = must(cuda::DeviceArray<uint8_t>::make(count, "the 16-bit path"));
+    // A pattern of ordinary bfloat16 and float16 numbers.
+    must(cuda::check(
+        cudaMemsetAsync(array.data(), 0x3c, static_cast<size_t>(count), context_.stream()),
+        "the 16-bit path"));
+    return array;
+  }
+  void product(const uint8_t* w, int64_t out, int64_t in, const uint8_t* x, int64_t rows,
+               uint8_t* y) {
+    const float one = 1;
+    const float zero = 0;
+    must(cuda::check(
+        cublasGemmEx(context_.blas(), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(out),
+                     static_cast<int>(rows), static_cast<int>(in), &one, w, CUDA_R_16BF,
+                     static_cast<int>(in), x, CUDA_R_16BF, static_cast<int>(in), &zero, y,
+                     CUDA_R_16BF, static_cast<int>(out), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "a product"));
+  }
+  void prepare_cache(int64_t sequences, int64_t count, int64_t length) {
+    cache_.layout = {static_cast<int>(config_.head_dim), 16, 16};
+    cache_.kv_heads = static_cast<int>(config_.kv_heads);
+    cache_.table_stride = static_cast<int>((length + cuda::kPageTokens - 1) / cuda::kPageTokens);
+    const int64_t pages = sequences * cache_.table_stride;
+    pool_ = bytes(pages * config_.kv_heads * cache_.layout.block_bytes());
+    std::vector<int32_t> table(static_cast<size_t>(pages));
+    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
+    std::vector<int32_t> lengths(static_cast<size_t>(sequences), static_cast<int32_t>(length));
+    std::vector<int32_t> starts;
+    for (int64_t s = 0; s <= sequences; ++s) starts.push_back(static_cast<int32_t>(s * count));
+    table_ = must(cuda::DeviceArray<int32_t>::upload(table, "the 16-bit path"));
+    lengths_ = must(cuda::DeviceArray<int32_t>::upload(lengths, "the 16-bit path"));
+    starts_ = must(cuda::DeviceArray<int32_t>::upload(starts, "the 16-bit path"));
+    cache_.pool = pool_.data();
+    cache_.page_table = table_.data();
+    cache_.lengths = lengths_.data();
+    const int64_t width = config_.width(Space::kQuery) * sequences * count;
+    query_ = bytes(2 * width);
+    out_ = must(cuda::DeviceArray<float>::make(width, "the 16-bit path"));
+    workspace_ =
+        bytes(static_cast<int64_t>(cuda::decode_workspace_bytes(shape(sequences, length), cache_)));
+    must(cuda::check(cudaMemsetAsync(workspace_.data(), 0, static_cast<size_t>(workspace_.size()),
+                                     context_.stream()),
+                     "the 16-bit path"));
+  }
+  cuda::AttentionShape shape(int64_t sequences, int64_t length) const {
+    return {static_cast<int>(sequences), static_cast<int>(config_.heads), static_cast<int>(length),
+            0, 0.088F};
+  }
+  void attend(int64_t sequences, int64_t count, int64_t length) {
+    const auto* q = reinterpret_cast<const __half*>(query_.data());
+    const cuda::AttentionShape s = shape(sequences, length);
+    must(count == 1 ? cuda::attention_decode(q, cache_, s, workspace_.data(), out_.data(),
+                                             context_.stream())
+                    : cuda::attention_prefill(q, starts_.data(), static_cast<int>(count), cache_, s,
+                                              out_.data(), context_.stream()));
+  }
+
+  ModelConfig config_;
+  cuda::Context context_;
+  cuda::PagedCache cache_;
+  cuda::DeviceArray<uint8_t> pool_, query_, workspace_;
+  cuda::DeviceArray<int32_t> table_, lengths_, starts_;
+  cuda::DeviceArray<float> out_;
+};
+
+double prefill_seconds(const Model& model, int64_t sequences) {
+  const auto backend = packed(model);
+  std::vector<int> ids;
+  for (int64_t s = 0; s < sequences; ++s) ids.push_back(backend->add_sequence());
+  const Batch batch = batch_of(ids, kPrefill, 0);
+  Matrix logits(1, model.config.vocab);
+  return median_seconds(5, [&] { run(*backend, batch, logits); });
+}
+
+void bench_blocks(const ModelConfig& config) {
+  ModelConfig small = config;
+  small.layers = 1;
+  small.sliding_windows.resize(1);
+  const Model one = random_model(small);
+  small.layers = 3;
+  small.sliding_windows.resize(3);
+  const Model three = random_model(small);
+  HalfPath half(config);
+  fmt::print("one block, prefill of {} tokens\n batch  W4A4KV4 ms  16-bit ms  speed-up\n",
+             kPrefill);
+  for (const int64_t batch : {1, 4, 16, 32}) {
+    const double ours = (prefill_seconds(three, batch) - prefill_seconds(one, batch)) / 2;
+    const double theirs = half.block(batch, kPrefill, kPrefill, 5);
+    fmt::print("{:6} {:11.3f} {:10.3f} {:9.2f}\n", batch, 1e3 * ours, 1e3 * theirs, theirs / ours);
+    std::fflush(stdout);
+  }
+}
+
+void bench_decode(const ModelConfig& config) {
+  const int64_t before = used_bytes();
+  const auto backend = packed(random_model(config));
+  const int64_t weights = used_bytes() - before;
+  const int64_t matrices = config.parameters() - config.vocab * config.hidden;
+  fmt::print(
+      "decoding, whole model: {:.2f} GB on the GPU, {:.2f} GB in 16 bits\n"
+      " batch length  ms/step  of limit  16-bit ms  speed-up  used GB  16-bit GB\n",
+      1e-9 * static_cast<double>(weights), 2e-9 * static_cast<double>(config.parameters()));
+  for (const auto& [sequences, length] : {std::pair<int64_t, int64_t>{1, 256},
+                                          {1, 2048},
+                                          {1, 4096},
+                                          {16, 256},
+                                          {16, 2048},
+                                          {16, 4096}}) {
+    std::vector<int> ids;
+    for (int64_t s = 0; s < sequences; ++s) ids.push_back(backend->add_sequence());
+    Matrix logits(1, config.vocab);
+    for (const int id : ids) {
+      for (int64_t at = 0; at < length; at += kPrefill) {
+        run(*backend, batch_of({id}, std::min(kPrefill, length - at), at), logits);
+      }
+    }
+    Matrix all(sequences, config.vocab);
+    int64_t position = length;
+    const double ours =
+        median_seconds(31, [&] { run(*backend, batch_of(ids, 1, position++), all); });
+    const double used = static_cast<double>(used_bytes() - before);
+    HalfPath half(config);
+    const double theirs =
+        static_cast<double>(config.layers) * half.block(sequences, 1, length, 7) + half.head(7);
+    const double cache =
+        static_cast<double>(sequences * length * config.layers * 2 * config.width(Space::kKey));
+    const double bytes = 0.5 * static_cast<double>(matrices) +
+                         2.0 * static_cast<double>(config.vocab * config.hidden) + 0.53 * cache;
+    fmt::print("{:6} {:6} {:8.3f} {:7.1f} % {:10.3f} {:9.2f} {:8.2f} {:10.2f}\n", sequences, length,
+               1e3 * ours, 100 * bytes / kBytesPerSecond / ours, 1e3 * theirs, theirs / ours,
+               1e-9 * used, 1e-9 * (2 * static_cast<double>(config.parameters()) + 2 * cache));
+    std::fflush(stdout);
+    for (const int id : ids) backend->drop_sequence(id);
+  }
+}
+
+}  // namespace
+}  // namespace quarot
+
+int main(int argc, char** argv) {
+  const quarot::ModelConfig config = quarot::config_of(argc > 1 ? argv[1] : "llama-2-7b");
+  quarot::bench_decode(config);
+  quarot::bench_blocks(config);
+  return 0;
+}
