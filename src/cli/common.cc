@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "formats/json.h"
+#include "engine/open_runnable.h"
 
 namespace quarot::cli {
 
@@ -75,20 +75,10 @@ std::optional<std::filesystem::path> RecipeOptions::calibration() const {
   return std::filesystem::path(calibration_);
 }
 
-namespace {
-
-Result<Recipe> named_or_read(const std::string& name) {
-  if (!name.ends_with(".json")) return recipe_by_name(name);
-  QUAROT_ASSIGN_OR_RETURN(const nlohmann::json json, read_json_file(name));
-  return parse_recipe(json, name);
-}
-
-}  // namespace
-
 Result<Recipe> RecipeOptions::recipe() const { return recipe(name_); }
 
 Result<Recipe> RecipeOptions::recipe(const std::string& name) const {
-  QUAROT_ASSIGN_OR_RETURN(const Recipe base_recipe, named_or_read(name));
+  QUAROT_ASSIGN_OR_RETURN(const Recipe base_recipe, find_recipe(name));
   // The options are the JSON form's fields under other names: one reader checks both.
   nlohmann::json json = base_recipe;
   const auto set = [&](const char* key, const auto& value) {

@@ -113,7 +113,7 @@ Result<Comparison> compare(const CompareOptions& options, Progress& progress) {
     QUAROT_ASSIGN_OR_RETURN(std::vector<std::vector<Recipe>> more, variants(options, name));
     std::ranges::move(more, std::back_inserter(groups));
   }
-  QUAROT_ASSIGN_OR_RETURN(const OpenModel open, open_model(options.model));
+  QUAROT_ASSIGN_OR_RETURN(const OpenModel open, open_model(options.model.path));
   Comparison comparison;
   QUAROT_ASSIGN_OR_RETURN(comparison.entries, Comparer(options, open, progress).run(groups));
   comparison.seconds =

@@ -31,7 +31,7 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   QUAROT_RETURN_IF_ERROR(options.common.apply(true));
   QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
-  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model));
+  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model.path));
   QUAROT_ASSIGN_OR_RETURN(const std::vector<EvalWindow> windows,
                           options.text.windows(*open.tokenizer));
 
@@ -46,8 +46,8 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   }
   QUAROT_ASSIGN_OR_RETURN(
       const RunnableModel runnable,
-      make_runnable(std::move(open), options.model, recipe, options.recipe.calibration(),
-                    options.common.compute_device(), progress));
+      make_runnable(std::move(open), recipe, options.model.chosen_execution(),
+                    options.common.compute_device(), options.recipe.calibration(), progress));
   Outcome outcome;
   QUAROT_ASSIGN_OR_RETURN(
       outcome.result, measure_perplexity(*runnable.backend, reference.get(), windows, progress));

@@ -43,7 +43,7 @@ Result<Finding> probe(const ProbeOptions& options, Progress& progress) {
   QUAROT_RETURN_IF_ERROR(options.common.apply());
   QUAROT_ASSIGN_OR_RETURN(Recipe recipe, options.recipe.recipe());
   recipe.weights.bits = kFloatBits;  // the change of basis alone
-  QUAROT_ASSIGN_OR_RETURN(const OpenModel open, open_model(options.model));
+  QUAROT_ASSIGN_OR_RETURN(const OpenModel open, open_model(options.model.path));
   QUAROT_ASSIGN_OR_RETURN(
       const PreparedModel original,
       prepare_model(*open.checkpoint, *open.tokenizer, Recipe(), std::nullopt, progress));

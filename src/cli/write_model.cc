@@ -43,7 +43,7 @@ Status write(const WriteOptions& options) {
   artifact.pack = options.pack;
   artifact.calibration = options.recipe.calibration();
   QUAROT_ASSIGN_OR_RETURN(artifact.matrices, matrix_dtype(options.dtype));
-  QUAROT_ASSIGN_OR_RETURN(const OpenModel open, open_model(options.model));
+  QUAROT_ASSIGN_OR_RETURN(const OpenModel open, open_model(options.model.path));
   Result<ArtifactReport> written = [&] {
     TerminalProgress progress(options.common.quiet);
     return write_artifact(*open.checkpoint, *open.tokenizer, recipe, artifact, options.output,

@@ -94,7 +94,7 @@ Result<Engine> Engine::open(const std::filesystem::path& model, const EngineOpti
   ReportedProgress progress(options.on_progress);
   auto state = std::make_shared<State>();
   QUAROT_ASSIGN_OR_RETURN(*state->model, make_runnable(std::move(open), recipe, options.execution,
-                                                       calibration, progress));
+                                                       options.device, calibration, progress));
   const ModelConfig& config = state->model->backend->config();
   state->info = {config.family,
                  state->model->recipe.name,

@@ -22,16 +22,18 @@ Result<Recipe> find_recipe(const std::string& name_or_file) {
 }
 
 Result<RunnableModel> make_runnable(OpenModel open, const Recipe& recipe, Execution execution,
+                                    Device device,
                                     const std::optional<std::filesystem::path>& calibration,
                                     Progress& progress) {
   QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared, prepare_model(*open.checkpoint, *open.tokenizer,
                                                                 recipe, calibration, progress));
   const Precision& precision = prepared.recipe.precision;
   RunnableModel runnable;
-  runnable.execution =
-      execution == Execution::kAutomatic ? best_execution(prepared.model, precision) : execution;
-  QUAROT_ASSIGN_OR_RETURN(runnable.backend,
-                          make_backend(std::move(prepared.model), precision, runnable.execution));
+  runnable.execution = execution == Execution::kAutomatic
+                           ? best_execution(prepared.model, precision, device)
+                           : execution;
+  QUAROT_ASSIGN_OR_RETURN(runnable.backend, make_backend(std::move(prepared.model), precision,
+                                                         runnable.execution, device));
   runnable.tokenizer = std::move(open.tokenizer);
   runnable.recipe = std::move(prepared.recipe);
   runnable.calibration = std::move(prepared.calibration);

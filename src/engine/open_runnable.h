@@ -29,6 +29,7 @@ struct RunnableModel {
   std::unique_ptr<Backend> backend;
 };
 Result<RunnableModel> make_runnable(OpenModel open, const Recipe& recipe, Execution execution,
+                                    Device device,
                                     const std::optional<std::filesystem::path>& calibration,
                                     Progress& progress);
 

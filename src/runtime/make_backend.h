@@ -8,8 +8,6 @@
 
 namespace quarot {
 
-enum class Device { kCpu, kCuda };
-
 // kUnsupported, saying what to do, where this build or this machine lacks the device.
 Status check_device(Device device);
 
