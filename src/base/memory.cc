@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <fstream>
+#if defined(__GLIBC__)  // known once a header of the C library was read
+#include <malloc.h>
+#endif
 
 namespace quarot {
 
@@ -19,6 +22,12 @@ int64_t peak_resident_bytes() {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<int64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
+}
+
+void return_freed_memory() {
+#if defined(__GLIBC__)
+  ::malloc_trim(0);
+#endif
 }
 
 }  // namespace quarot

@@ -41,6 +41,10 @@ struct AlignedAllocator {
 template <typename T>
 using AlignedVector = std::vector<T, AlignedAllocator<T>>;
 
+// Gives back to the system what was freed. Freed blocks of less than a few MiB stay with the
+// process otherwise, and loading a model frees many.
+void return_freed_memory();
+
 // What the process holds in memory, in bytes: now, and at most so far.
 int64_t resident_bytes();
 int64_t peak_resident_bytes();

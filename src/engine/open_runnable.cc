@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "formats/json.h"
 #include "runtime/make_backend.h"
 
@@ -34,6 +35,7 @@ Result<RunnableModel> make_runnable(OpenModel open, const Recipe& recipe, Execut
                            : execution;
   QUAROT_ASSIGN_OR_RETURN(runnable.backend, make_backend(std::move(prepared.model), precision,
                                                          runnable.execution, device));
+  return_freed_memory();
   runnable.tokenizer = std::move(open.tokenizer);
   runnable.recipe = std::move(prepared.recipe);
   runnable.calibration = std::move(prepared.calibration);
