@@ -157,7 +157,7 @@ class Cli : public ::testing::Test {
   std::string stories_, text_;
 };
 
-constexpr const char* kCommands[] = {"inspect", "probe",    "rotate", "quantize",  "eval",
+constexpr const char* kCommands[] = {"inspect", "probe",    "rotate", "quantize",   "eval",
                                      "compare", "generate", "chat",   "completion", "bench"};
 
 TEST_F(Cli, HelpShowsExamplesOfEveryCommand) {
