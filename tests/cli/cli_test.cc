@@ -1,11 +1,5 @@
 // The built program as a script sees it: exit statuses, what goes to which stream, JSON keys,
 // interrupts. DESIGN.md, section 10.
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -19,93 +13,19 @@
 
 #include "quarot/version.h"
 #include "support/data.h"
+#include "support/program.h"
 
 namespace quarot {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using testing::Arguments;
+using testing::Child;
 using testing::data_folder;
+using testing::Outcome;
+using testing::run;
 using testing::smollm2;
-using Arguments = std::vector<std::string>;
-
-struct Outcome {
-  int status = -1;  // −signal where one ended it
-  std::string out, err;
-};
-
-struct Setting {
-  std::string input;          // standard input
-  std::string output;         // a file for standard output instead of reading it
-  bool close_output = false;  // nobody reads standard output
-  int interrupt_after_ms = -1;
-  fs::path interrupt_after;  // or as soon as this file is there
-};
-
-void drain(int out, int err, Outcome& outcome) {
-  std::array<pollfd, 2> ends = {pollfd{out, POLLIN, 0}, {err, POLLIN, 0}};
-  std::array<std::string*, 2> texts = {&outcome.out, &outcome.err};
-  while (ends[0].fd >= 0 || ends[1].fd >= 0) {
-    ::poll(ends.data(), ends.size(), -1);
-    for (size_t i = 0; i < ends.size(); ++i) {
-      if (ends[i].fd < 0 || ends[i].revents == 0) continue;
-      std::array<char, 4096> buffer;
-      const ssize_t n = ::read(ends[i].fd, buffer.data(), buffer.size());
-      if (n > 0) {
-        texts[i]->append(buffer.data(), static_cast<size_t>(n));
-      } else {
-        ends[i].fd = -1;
-      }
-    }
-  }
-}
-
-Outcome run(const Arguments& arguments, const Setting& setting = {}) {
-  std::array<int, 2> in{};
-  std::array<int, 2> out{};
-  std::array<int, 2> err{};
-  for (auto* ends : {&in, &out, &err}) EXPECT_EQ(::pipe2(ends->data(), O_CLOEXEC), 0);
-  std::vector<const char*> argv = {QUAROT_PROGRAM};
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  argv.push_back(nullptr);
-  if (setting.close_output) {  // before the child can write
-    ::close(out[0]);
-    out[0] = -1;
-  }
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::signal(SIGPIPE, SIG_DFL);  // as a shell starts it
-    ::dup2(in[0], STDIN_FILENO);
-    ::dup2(setting.output.empty() ? out[1] : ::open(setting.output.c_str(), O_WRONLY),
-           STDOUT_FILENO);
-    ::dup2(err[1], STDERR_FILENO);
-    ::execv(QUAROT_PROGRAM, const_cast<char**>(argv.data()));
-    ::_exit(127);
-  }
-  for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
-  EXPECT_EQ(::write(in[1], setting.input.data(), setting.input.size()),
-            static_cast<ssize_t>(setting.input.size()));
-  ::close(in[1]);
-  std::thread interrupt([&] {
-    using std::chrono::milliseconds;
-    if (setting.interrupt_after_ms < 0 && setting.interrupt_after.empty()) return;
-    std::this_thread::sleep_for(milliseconds(std::max(setting.interrupt_after_ms, 0)));
-    const auto is_there = [&] { return fs::exists(setting.interrupt_after); };
-    for (int i = 0; i < 30000 && !setting.interrupt_after.empty() && !is_there(); ++i) {
-      std::this_thread::sleep_for(milliseconds(2));
-    }
-    ::kill(child, SIGINT);
-  });
-  Outcome outcome;
-  drain(out[0], err[0], outcome);
-  interrupt.join();
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  if (out[0] >= 0) ::close(out[0]);
-  ::close(err[0]);
-  return outcome;
-}
 
 std::set<std::string> keys(const json& object) {
   std::set<std::string> names;
@@ -437,14 +357,16 @@ TEST_F(Cli, OutputThatCannotBeWrittenIsAnError) {
                                      generate(),
                                      eval({"--json"})}) {
     SCOPED_TRACE(::testing::PrintToString(arguments));
-    Setting setting;
-    setting.output = "/dev/full";
-    const Outcome full = run(arguments, setting);
+    const int full_disk = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+    const Outcome full = run(arguments, {.output = full_disk});
+    ::close(full_disk);
     EXPECT_EQ(full.status, 1);
     EXPECT_NE(full.err.find("cannot write to standard output"), std::string::npos) << full.err;
-    setting = Setting();
-    setting.close_output = true;
-    const Outcome closed = run(arguments, setting);
+    std::array<int, 2> pipe{};
+    ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+    ::close(pipe[0]);  // nobody reads it
+    const Outcome closed = run(arguments, {.output = pipe[1]});
+    ::close(pipe[1]);
     EXPECT_EQ(closed.status, 1);
     EXPECT_NE(closed.err.find("cannot write to standard output"), std::string::npos) << closed.err;
   }
@@ -466,11 +388,11 @@ TEST_F(Cli, CompletionIsAScriptThatKnowsEveryCommand) {
 
 TEST_F(Cli, InterruptDuringEvalIs130) {
   QUAROT_NEEDS(data_folder());
-  Setting setting;
-  setting.interrupt_after_ms = 1000;
   const std::string wiki = (*data_folder() / "wikitext2" / "test.joined.txt").string();
-  const Outcome outcome =
-      run({"eval", stories_, "--text", wiki, "--window", "64", "--json"}, setting);
+  const Child child({"eval", stories_, "--text", wiki, "--window", "64", "--json"});
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  child.signal(SIGINT);
+  const Outcome outcome = child.wait();
   EXPECT_EQ(outcome.status, 130);
   EXPECT_EQ(outcome.out, "");
   EXPECT_EQ(outcome.err, "quarot: interrupted\n");
@@ -478,11 +400,13 @@ TEST_F(Cli, InterruptDuringEvalIs130) {
 
 TEST_F(Cli, InterruptDuringRotateLeavesNothingFinished) {
   QUAROT_NEEDS(smollm2());
-  Setting setting;
   const fs::path folder = folder_ / "out";
-  setting.interrupt_after = folder_ / "out.partial" / "model-00002-of-00031.safetensors";
-  const Arguments rotate = {"rotate", smollm2()->string(), "-o", folder.string(), "--json"};
-  const Outcome outcome = run(rotate, setting);
+  const fs::path second = folder_ / "out.partial" / "model-00002-of-00031.safetensors";
+  const Child child({"rotate", smollm2()->string(), "-o", folder.string(), "--json"});
+  for (int i = 0; i < 30000 && !fs::exists(second); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  child.signal(SIGINT);
+  const Outcome outcome = child.wait();
   EXPECT_EQ(outcome.status, 130);
   EXPECT_EQ(outcome.out, "");
   EXPECT_EQ(outcome.err, "quarot: interrupted\n");
@@ -504,9 +428,7 @@ TEST_F(Cli, ChatAnswersFromArgumentsAndFromInput) {
   EXPECT_EQ(keys(answer), (std::set<std::string>{"role", "content"}));
   EXPECT_EQ(answer["role"], "assistant");
   EXPECT_NE(answer["content"], "");
-  Setting setting;
-  setting.input = "What is gravity?\n";
-  EXPECT_EQ(run(chat, setting).out, outcome.out);
+  EXPECT_EQ(run(chat, {.input = "What is gravity?\n"}).out, outcome.out);
 }
 
 // Peak memory of a float evaluation: the model in float32, one batch's activations, one layer's

@@ -1,11 +1,7 @@
 // What quarot quantize promises of the folder it writes: whole or not there, the same bytes
 // whatever the threads, the instruction set and the interruptions, in memory that does not grow
 // with the number of layers.
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -14,6 +10,7 @@
 
 #include "base/random.h"
 #include "formats/safetensors.h"
+#include "support/program.h"
 #include "support/synthetic.h"
 
 namespace quarot {
@@ -22,8 +19,12 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using std::chrono::steady_clock;
+using testing::Arguments;
+using testing::Child;
 using testing::data_folder;
-using Arguments = std::vector<std::string>;
+using testing::Outcome;
+using testing::run;
+using testing::Setting;
 
 std::string contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -69,34 +70,10 @@ class Quantize : public ::testing::Test {
     return more;
   }
 
-  // `prepare` runs in the child. Standard output and standard error go to files.
-  template <typename Prepare>
-  pid_t start(const Arguments& arguments, const Prepare& prepare) const {
-    std::vector<const char*> argv = {QUAROT_PROGRAM};
-    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    argv.push_back(nullptr);
-    const std::string out = folder_ / "stdout";
-    const std::string err = folder_ / "stderr";
-    const pid_t child = ::fork();
-    if (child != 0) return child;
-    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
-    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
-    prepare();
-    ::execv(QUAROT_PROGRAM, const_cast<char**>(argv.data()));
-    ::_exit(127);
-  }
-  // The exit status, or −signal.
-  static int finish(pid_t child) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  template <typename Prepare>
-  int run(const Arguments& arguments, const Prepare& prepare) const {
-    return finish(start(arguments, prepare));
-  }
-  void expect_done(const Arguments& arguments) const {
-    EXPECT_EQ(run(arguments, [] {}), 0) << contents(folder_ / "stderr");
+  static Outcome expect_done(const Arguments& arguments, const Setting& setting = {}) {
+    Outcome outcome = run(arguments, setting);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome;
   }
 
   fs::path folder_;
@@ -113,8 +90,7 @@ TEST_F(Quantize, ThreadsAndInstructionSetChangeNoByte) {
     const auto written = [&](const char* kind, const char* threads, const char* isa) {
       Arguments arguments = quantize(name + kind, options);
       arguments.insert(arguments.end(), {"--threads", threads});
-      EXPECT_EQ(run(arguments, [&] { ::setenv("QUAROT_ISA", isa, 1); }), 0)
-          << contents(folder_ / "stderr");
+      expect_done(arguments, {.prepare = [&] { ::setenv("QUAROT_ISA", isa, 1); }});
       return folder_ / (name + kind);
     };
     const fs::path one = written("one", "1", "");
@@ -139,11 +115,11 @@ TEST_F(Quantize, KilledAtAnyMomentItGoesOn) {
     int kills = 0;
     int finished = 0;
     while (kills < 10) {
-      const pid_t child = start(quantize("out", options), [] {});
+      const Child child(quantize("out", options));
       std::this_thread::sleep_for(random.uniform() * uninterrupted);
-      ::kill(child, SIGKILL);
-      const int status = finish(child);
-      ASSERT_TRUE(status == 0 || status == -SIGKILL) << contents(folder_ / "stderr");
+      child.signal(SIGKILL);
+      const auto [status, out_text, err] = child.wait();
+      ASSERT_TRUE(status == 0 || status == -SIGKILL) << err;
       kills += status == 0 ? 0 : 1;
       if (!fs::exists(out)) continue;
       expect_same(out, whole);
@@ -162,15 +138,15 @@ TEST_F(Quantize, AFullDiskIsAnErrorAndNothingMore) {
     const rlimit limit = {40000, 40000};  // less than the shard of the embeddings
     ::setrlimit(RLIMIT_FSIZE, &limit);
   };
-  EXPECT_EQ(run(quantize("out", calibrated()), limited), 1);
-  const std::string said = contents(folder_ / "stderr");
-  EXPECT_NE(said.find("cannot write: File too large"), std::string::npos) << said;
-  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
+  const Outcome failed = run(quantize("out", calibrated()), {.prepare = limited});
+  EXPECT_EQ(failed.status, 1);
+  EXPECT_NE(failed.err.find("cannot write: File too large"), std::string::npos) << failed.err;
+  EXPECT_EQ(std::ranges::count(failed.err, '\n'), 1) << failed.err;
   EXPECT_FALSE(fs::exists(folder_ / "out"));
   for (const auto& entry : fs::directory_iterator(folder_ / "out.partial"))
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
-  expect_done(quantize("out", calibrated()));
-  EXPECT_GT(json::parse(contents(folder_ / "stdout"))["resumed_layers"], 0);
+  const Outcome resumed = expect_done(quantize("out", calibrated()));
+  EXPECT_GT(json::parse(resumed.out)["resumed_layers"], 0);
   expect_done(quantize("whole", calibrated()));
   expect_same(folder_ / "out", folder_ / "whole");
 }
@@ -233,9 +209,9 @@ TEST_F(Quantize, MemoryDoesNotGrowWithTheLayers) {
     fs::copy_file(stories() / "tok512.bin", model / "tokenizer.bin");
   }
   const auto peak = [&](const char* model, const Arguments& options) {
-    expect_done(quantize("out", options, folder_ / model));
+    const Outcome done = expect_done(quantize("out", options, folder_ / model));
     fs::remove_all(folder_ / "out");
-    return json::parse(contents(folder_ / "stdout"))["peak_bytes"].get<int64_t>();
+    return json::parse(done.out)["peak_bytes"].get<int64_t>();
   };
   const Arguments few = {"--w-clip", "none", "--calibration-tokens", "256"};
   Arguments gptq = few;
