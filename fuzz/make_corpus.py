@@ -124,6 +124,10 @@ def main():
     save("llama2c_fuzz", "tied", llama2c(4, 3, 2, 2, 1, 3, 2))
     save("llama2c_fuzz", "untied", llama2c(4, 3, 1, 1, 1, -2, 2))
 
+    pairs = [["Question: a\nAnswer:", " b"], ["Question: a\nAnswer:", " cd"]]
+    save("task_fuzz", "choices", (json.dumps({"pairs": pairs, "norm": [1, 2], "gold": 1}) + "\n").encode() * 2)
+    save("task_fuzz", "word", json.dumps({"id": 1, "pairs": [["a b", " c"]]}).encode())
+
     for name, tokenizer in tokenizers():
         save("tokenizer_json_fuzz", name, json.dumps(tokenizer).encode())
     save("sentencepiece_fuzz", "unigram", sentencepiece(1))
