@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 
 #include "base/mapped_file.h"
 #include "eval/perplexity.h"
@@ -16,12 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::data_folder;
+using testing::full;
 using testing::value_of;
-
-bool full() {
-  const char* value = std::getenv("QUAROT_FULL");
-  return value != nullptr && std::string_view(value) == "1";
-}
 
 class GoldenLoss : public ::testing::Test {
  protected:

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "eval/statistics.h"
 #include "runtime/vector_math.h"
 
 namespace quarot {
@@ -96,17 +97,6 @@ class WindowScorer {
   Matrix logits_, reference_logits_;
 };
 
-// The standard error of the mean of the values.
-double standard_error(const std::vector<double>& values) {
-  if (values.size() < 2) return 0;
-  const auto n = static_cast<double>(values.size());
-  double mean = 0;
-  for (const double v : values) mean += v / n;
-  double squares = 0;
-  for (const double v : values) squares += (v - mean) * (v - mean);
-  return std::sqrt(squares / (n - 1) / n);
-}
-
 // What the windows of one model add up to.
 class Tally {
  public:
@@ -132,9 +122,10 @@ class Tally {
     result.nll = nll_;
     result.tokens = tokens_;
     result.perplexity = std::exp(loss_ / total);
-    result.standard_error = result.perplexity * standard_error(nll_);  // d exp(x) = exp(x)·dx
+    // d exp(x) = exp(x)·dx
+    result.standard_error = result.perplexity * estimate(nll_).standard_error;
     if (against) {
-      result.against = {kl_ / total, standard_error(window_kl_),
+      result.against = {kl_ / total, estimate(window_kl_).standard_error,
                         static_cast<double>(agree_) / total};
     }
     return result;

@@ -34,6 +34,12 @@ inline std::optional<std::filesystem::path> smollm2() {
   return detail::existing(folder / "quarot" / "SmolLM2-135M-Instruct.Q4_1.gguf");
 }
 
+// Whether the tests that take many minutes run whole.
+inline bool full() {
+  const char* value = std::getenv("QUAROT_FULL");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
 // CI has all data: there, a test that finds none has lost its way.
 inline bool must_not_skip() {
   const char* ci = std::getenv("CI");
