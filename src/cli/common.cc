@@ -58,7 +58,8 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   add("--center", center_, "subtract the mean before caching: none, k or kv");
   add("--rotate", rotate_, "all, none, or R1,R2,R3,R4; -NAME takes one back");
   add("--basis", basis_, "basis of R1: hadamard, plain-hadamard or random");
-  add("--balance", balance_, "exponent of the scaling before rotating (0: none)");
+  add("--scaling", scaling_, "of channels before rotating: none, balance, smoothquant or awq");
+  add("--alpha", alpha_, "exponent of the scaling, 0 to 1, or search: for each site");
   add("--calibration", calibration_, "text to calibrate on (default: the model writes one)");
   add("--calibration-tokens", calibration_tokens_, "how many tokens of it to use");
   add("--seed", seed_, "seed of everything random: rotations, calibration, sampling");
@@ -95,10 +96,18 @@ Result<Recipe> RecipeOptions::recipe(const std::string& name) const {
   set("a_clip", a_clip_);
   set("k_clip", kv_clip_);
   set("v_clip", kv_clip_);
-  set("balance", balance_);
   set("seed", seed_);
   set("calibration_tokens", calibration_tokens_);
   set("gptq_tokens", calibration_tokens_);
+  if (!scaling_.empty()) json["scaling"] = scaling_;
+  if (!alpha_.empty()) {
+    json["search_alpha"] = alpha_ == "search";
+    if (double alpha = 0; CLI::detail::lexical_cast(alpha_, alpha)) {
+      json["alpha"] = alpha;
+    } else if (alpha_ != "search") {
+      return error(ErrorCode::kInvalidArgument, "--alpha {}: expected search or a number", alpha_);
+    }
+  }
   if (!center_.empty()) json["center"] = center_;
   if (!w_method_.empty()) json["w_method"] = w_method_;
   if (!basis_.empty()) json["transforms"]["kind"] = basis_;

@@ -1,4 +1,6 @@
 // quarot eval: perplexity, and the distance from the float model.
+#include <fmt/ranges.h>
+
 #include <chrono>
 #include <cstdio>
 
@@ -22,6 +24,7 @@ struct EvalOptions {
 struct Outcome {
   PerplexityResult result;
   Recipe recipe;
+  std::vector<LayerReport> layers;
   std::string calibration;
   Execution execution = Execution::kSimulated;
   double seconds = 0;
@@ -52,10 +55,18 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   QUAROT_ASSIGN_OR_RETURN(
       outcome.result, measure_perplexity(*runnable.backend, reference.get(), windows, progress));
   outcome.recipe = runnable.recipe;
+  outcome.layers = runnable.layers;
   outcome.calibration = runnable.calibration;
   outcome.execution = runnable.execution;
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
+}
+
+// The exponents the search chose at one site, layer by layer.
+std::vector<double> alphas_at(Space site, const Outcome& outcome) {
+  std::vector<double> alphas;
+  for (const LayerReport& layer : outcome.layers) alphas.push_back(layer.alphas[site_index(site)]);
+  return alphas;
 }
 
 nlohmann::json to_json(const EvalOptions& options, const Outcome& outcome) {
@@ -76,6 +87,10 @@ nlohmann::json to_json(const EvalOptions& options, const Outcome& outcome) {
                          {"device", options.common.device},
                          {"seconds", outcome.seconds},
                          {"peak_bytes", peak_resident_bytes()}};
+  for (const Space site : kSites) {
+    if (outcome.recipe.scaling.search)
+      json["alphas"][std::string(space_name(site))] = alphas_at(site, outcome);
+  }
   if (result.against) {
     json["against"] = {{"model", options.against},
                        {"kl", result.against->kl},
@@ -100,6 +115,11 @@ void print(const EvalOptions& options, const Outcome& outcome) {
   line("recipe", fmt::format("{} ({}), {}", outcome.recipe.name, bits_label(outcome.recipe),
                              execution_name(outcome.execution)));
   if (!outcome.calibration.empty()) line("calibration", outcome.calibration);
+  for (const Space site : kSites) {
+    if (!outcome.recipe.scaling.search) break;
+    line("alpha", fmt::format("{:.2f} at the {}", fmt::join(alphas_at(site, outcome), " "),
+                              space_name(site)));
+  }
   line("protocol", describe(options.text.perplexity));
   line("tokens",
        fmt::format("{} in {} windows of {}", result.tokens, result.nll.size(), options.text.path));

@@ -38,6 +38,7 @@ Result<RunnableModel> make_runnable(OpenModel open, const Recipe& recipe, Execut
   return_freed_memory();
   runnable.tokenizer = std::move(open.tokenizer);
   runnable.recipe = std::move(prepared.recipe);
+  runnable.layers = std::move(prepared.layers);
   runnable.calibration = std::move(prepared.calibration);
   return runnable;
 }

@@ -24,6 +24,7 @@ Result<Recipe> find_recipe(const std::string& name_or_file);
 struct RunnableModel {
   std::unique_ptr<Tokenizer> tokenizer;
   Recipe recipe;
+  std::vector<LayerReport> layers;  // as PreparedModel has them
   std::string calibration;  // as PreparedModel has it
   Execution execution = Execution::kSimulated;
   std::unique_ptr<Backend> backend;

@@ -95,4 +95,13 @@ void change_basis(std::vector<float>& values, const Basis& basis) {
                          [](double x) { return static_cast<float>(x); });
 }
 
+void change_basis(Matrix& rows, const Basis& basis) {
+  if (basis.is_identity()) return;
+  BasicMatrix<double> wide(rows.rows(), rows.cols());
+  std::ranges::copy(rows.elements(), wide.elements().begin());
+  basis.apply(wide.view());
+  std::ranges::transform(wide.elements(), rows.elements().begin(),
+                         [](double x) { return static_cast<float>(x); });
+}
+
 }  // namespace quarot

@@ -36,4 +36,7 @@ void change_output_basis(Matrix& weight, const Basis& basis);
 // values ← B·values, for a bias or a constant.
 void change_basis(std::vector<float>& values, const Basis& basis);
 
+// Every row x ← B·x.
+void change_basis(Matrix& rows, const Basis& basis);
+
 }  // namespace quarot

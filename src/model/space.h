@@ -2,7 +2,9 @@
 // section 2: rotating a model means choosing a basis for each space.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -22,6 +24,7 @@ enum class Space {
   kFinal,            // [hidden]                 output of the final norm
   kVocabulary,       // [vocab]
 };
+inline constexpr size_t kSpaces = static_cast<size_t>(Space::kVocabulary) + 1;
 
 enum class Role { kQuery, kKey, kValue, kOutput, kGate, kUp, kDown };
 inline constexpr std::array kRoles = {Role::kQuery, Role::kKey, Role::kValue, Role::kOutput,
@@ -58,6 +61,10 @@ constexpr RoleSpaces spaces_of(Role role) {
 // measured.
 inline constexpr std::array kSites = {Space::kAttentionInput, Space::kAttentionOutput,
                                       Space::kFfnInput, Space::kFfnHidden};
+
+constexpr size_t site_index(Space site) {
+  return static_cast<size_t>(std::find(kSites.begin(), kSites.end(), site) - kSites.begin());
+}
 
 constexpr std::string_view space_name(Space space) {
   switch (space) {

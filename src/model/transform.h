@@ -45,6 +45,14 @@ struct LayerScales {
   std::vector<double> ffn_input;        // [hidden], likewise
   std::vector<double> value;            // [kv_heads · head_dim], folded into v_proj's rows
   std::vector<double> ffn_hidden;       // [ffn], folded into up_proj's rows
+
+  // The one that scales a site; the attention output is scaled as V is.
+  std::vector<double>& operator[](Space site) {
+    return site == Space::kAttentionInput    ? attention_input
+           : site == Space::kAttentionOutput ? value
+           : site == Space::kFfnInput        ? ffn_input
+                                             : ffn_hidden;
+  }
 };
 
 // Constants taken from K (after RoPE) and V of one layer before caching, in the original basis;
@@ -75,8 +83,11 @@ class Transformer {
   void transform_layer(Layer& layer, int64_t index, const LayerScales& scales,
                        const LayerCenters& centers) const;
 
- private:
+  // Of one space of layer `index`, from the model's own basis; before a fused R1, with the norms'
+  // gains folded away.
   Basis basis_of(Space space, const LayerScales& scales, int64_t index) const;
+
+ private:
   std::vector<double> signs(const char* purpose, int64_t index, int64_t size) const;
 
   const ModelConfig config_;

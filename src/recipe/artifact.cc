@@ -84,14 +84,16 @@ class Shard {
   json errors_;
 };
 
-// By the linear's name.
-json errors_by_name(const LayerErrors& errors, bool of_outputs) {
+// By the linear's name; and the exponents of the scaling, where they were searched.
+json report_by_name(const LayerReport& report, const Recipe& recipe) {
   json result;
+  const LayerErrors& errors = report.errors;
   for (const Role role : kRoles) {
     const RoundingError& error = errors[static_cast<size_t>(role)];
     json& linear = result[std::string(spaces_of(role).name)];
     linear["weight"] = error.weight;
-    if (of_outputs) linear["output"] = error.output;
+    if (recipe.uses_gptq()) linear["output"] = error.output;
+    if (recipe.scaling.search) linear["alpha"] = report.alphas[site_index(spaces_of(role).input)];
   }
   return result;
 }
@@ -226,7 +228,7 @@ class ArtifactWriter {
 
   Status write_layer(int64_t index) {
     QUAROT_ASSIGN_OR_RETURN(Layer layer, load_layer(checkpoint_.tensors(), config_, index));
-    QUAROT_ASSIGN_OR_RETURN(const LayerErrors errors, pipeline_->finish(index, layer));
+    QUAROT_ASSIGN_OR_RETURN(const LayerReport report, pipeline_->finish(index, layer));
     Shard shard;
     for (const Role role : kRoles) {
       const std::string name = linear_name(index, role);
@@ -244,7 +246,7 @@ class ArtifactWriter {
     shard.add_vector(prefix + "self_attn.k_norm.weight", layer.key_norm);
     shard.add_vector(prefix + "self_attn.key_center", layer.key_center);
     shard.add_vector(prefix + "self_attn.value_center", layer.value_center);
-    if (options_.pack) shard.add_errors(errors_by_name(errors, recipe_.uses_gptq()));
+    if (options_.pack) shard.add_errors(report_by_name(report, recipe_));
     return shard.write(shard_path(index));
   }
 

@@ -13,53 +13,67 @@ namespace quarot {
 
 namespace {
 
-// Sums x (order 1) or x² (order 2) a column, over rows that come in pieces.
-class ColumnMoments {
+class StatisticsObserver final : public SiteObserver {
  public:
-  void add(ConstMatrixRef rows, int order) {
-    sums_.resize(static_cast<size_t>(rows.cols()), 0.0);
+  explicit StatisticsObserver(int64_t sample_every) : sample_every_(sample_every) {}
+
+  void observe(int64_t, Space space, ConstMatrixRef rows) override {
+    if (space == Space::kQuery) return;
+    ChannelStatistics& channels = statistics_[space];
+    int64_t& count = counts_[static_cast<size_t>(space)];
+    add(rows, channels);
+    if (sample_every_ > 0 && std::ranges::find(kSites, space) != kSites.end()) {
+      const int64_t first = (sample_every_ - count % sample_every_) % sample_every_;
+      for (int64_t r = first; r < rows.rows(); r += sample_every_)
+        append(rows.row(r), samples_[static_cast<size_t>(space)]);
+    }
+    count += rows.rows();
+  }
+
+  LayerStatistics take() {
+    for (size_t i = 0; i < kSpaces; ++i) {
+      ChannelStatistics& channels = statistics_.spaces[i];
+      const auto count = static_cast<double>(std::max<int64_t>(counts_[i], 1));
+      for (auto* sums : {&channels.mean, &channels.mean_magnitude, &channels.mean_square}) {
+        for (double& sum : *sums) sum /= count;
+      }
+      const auto width = static_cast<int64_t>(channels.mean.size());
+      if (samples_[i].empty()) continue;
+      channels.sample.resize(static_cast<int64_t>(samples_[i].size()) / width, width);
+      std::ranges::copy(samples_[i], channels.sample.data());
+    }
+    return std::move(statistics_);
+  }
+
+ private:
+  static void append(std::span<const float> row, std::vector<float>& rows) {
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+
+  static void add(ConstMatrixRef rows, ChannelStatistics& channels) {
+    const auto width = static_cast<size_t>(rows.cols());
+    for (auto* values :
+         {&channels.mean, &channels.mean_magnitude, &channels.mean_square, &channels.largest}) {
+      values->resize(width, 0.0);
+    }
     parallel_for(rows.cols(), 64, [&](int64_t first, int64_t last) {
       for (int64_t r = 0; r < rows.rows(); ++r) {
         const float* row = rows.row_data(r);
-        for (int64_t c = first; c < last; ++c) {
+        for (auto c = static_cast<size_t>(first); c < static_cast<size_t>(last); ++c) {
           const double x = row[c];
-          sums_[static_cast<size_t>(c)] += order == 2 ? x * x : x;
+          channels.mean[c] += x;
+          channels.mean_magnitude[c] += std::abs(x);
+          channels.mean_square[c] += x * x;
+          channels.largest[c] = std::max(channels.largest[c], std::abs(x));
         }
       }
     });
-    count_ += rows.rows();
-  }
-  std::vector<double> mean() const {
-    std::vector<double> result = sums_;
-    for (double& value : result) value /= static_cast<double>(std::max<int64_t>(count_, 1));
-    return result;
   }
 
- private:
-  std::vector<double> sums_;
-  int64_t count_ = 0;
-};
-
-class StatisticsObserver final : public SiteObserver {
- public:
-  void observe(int64_t, Space space, ConstMatrixRef rows) override {
-    const bool mean = space == Space::kKey || space == Space::kValue;
-    if (space == Space::kQuery) return;
-    moments(space).add(rows, mean ? 1 : 2);
-  }
-
-  LayerStatistics statistics() {
-    return {moments(Space::kAttentionInput).mean(),
-            moments(Space::kAttentionOutput).mean(),
-            moments(Space::kFfnInput).mean(),
-            moments(Space::kFfnHidden).mean(),
-            moments(Space::kKey).mean(),
-            moments(Space::kValue).mean()};
-  }
-
- private:
-  ColumnMoments& moments(Space space) { return spaces_[static_cast<size_t>(space)]; }
-  std::array<ColumnMoments, static_cast<size_t>(Space::kVocabulary) + 1> spaces_;
+  int64_t sample_every_;
+  LayerStatistics statistics_;
+  std::array<int64_t, kSpaces> counts_{};
+  std::array<std::vector<float>, kSpaces> samples_;
 };
 
 // Draws from the softmax of the logits.
@@ -136,10 +150,10 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
   return windows;
 }
 
-Result<LayerStatistics> collect_statistics(LayerStream& stream) {
-  StatisticsObserver observer;
+Result<LayerStatistics> collect_statistics(LayerStream& stream, int64_t sample_every) {
+  StatisticsObserver observer(sample_every);
   QUAROT_RETURN_IF_ERROR(stream.run_layer(&observer));
-  return observer.statistics();
+  return observer.take();
 }
 
 }  // namespace quarot

@@ -1,6 +1,7 @@
 // What a recipe needs to know of the float model's activations: a pass over a few thousand tokens.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <span>
 #include <vector>
@@ -11,12 +12,21 @@
 
 namespace quarot {
 
-// Statistics of one layer over the calibration tokens, in the model's own basis.
+// Of each channel of a space, over the calibration tokens.
+struct ChannelStatistics {
+  std::vector<double> mean, mean_magnitude, mean_square, largest;  // E x, E |x|, E x², max |x|
+  Matrix sample;  // some of the rows, evenly spread; empty where none were asked for
+};
+
+// Statistics of one layer, in the model's own basis: of what the linears read, of K after RoPE and
+// of V.
 struct LayerStatistics {
-  // E[x²] a channel, of what the linears read.
-  std::vector<double> attention_input, attention_output, ffn_input, ffn_hidden;
-  // Means of K after RoPE and of V, [kv_heads · head_dim].
-  std::vector<double> key_mean, value_mean;
+  std::array<ChannelStatistics, kSpaces> spaces;
+
+  ChannelStatistics& operator[](Space space) { return spaces[static_cast<size_t>(space)]; }
+  const ChannelStatistics& operator[](Space space) const {
+    return spaces[static_cast<size_t>(space)];
+  }
 };
 
 // Cuts `tokens` tokens out of a text: windows of `window`, at places the seed chooses, none
@@ -32,7 +42,8 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
                                                                int64_t tokens, uint64_t seed,
                                                                Progress& progress);
 
-// Runs the stream through the layer that stands in it, float and in the model's own basis.
-Result<LayerStatistics> collect_statistics(LayerStream& stream);
+// Runs the stream through the layer that stands in it, float and in the model's own basis. Of the
+// sites' rows every `sample_every`-th becomes part of the sample; 0: none.
+Result<LayerStatistics> collect_statistics(LayerStream& stream, int64_t sample_every = 0);
 
 }  // namespace quarot

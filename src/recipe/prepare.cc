@@ -64,10 +64,10 @@ Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenize
     QUAROT_ASSIGN_OR_RETURN(prepared.model, load_model(checkpoint));
     return prepared;
   }
-  prepared.recipe = recipe;
   QUAROT_ASSIGN_OR_RETURN(const ModelConfig config,
                           parse_config(checkpoint.config(), checkpoint.path().string()));
-  QUAROT_RETURN_IF_ERROR(check(recipe, config));
+  prepared.recipe = fitted(recipe, config);
+  QUAROT_RETURN_IF_ERROR(check(prepared.recipe, config));
   std::vector<std::vector<Token>> windows;
   if (recipe.calibrates()) {
     QUAROT_ASSIGN_OR_RETURN(
@@ -76,7 +76,8 @@ Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenize
   }
   QUAROT_ASSIGN_OR_RETURN(prepared.model, load_outer(checkpoint));
   const auto load = [&](int64_t i) { return load_layer(checkpoint.tensors(), config, i); };
-  QUAROT_RETURN_IF_ERROR(quantize_model(recipe, windows, load, prepared.model, progress));
+  QUAROT_ASSIGN_OR_RETURN(prepared.layers,
+                          quantize_model(prepared.recipe, windows, load, prepared.model, progress));
   return prepared;
 }
 

@@ -15,6 +15,7 @@ namespace quarot {
 struct PreparedModel {
   Model model;
   Recipe recipe;
+  std::vector<LayerReport> layers;  // empty for a model that carries its recipe already
   std::string
       calibration;  // for people: where the calibration tokens came from; empty: none were needed
 };

@@ -1,7 +1,5 @@
 #include "recipe/quantize.h"
 
-#include <cmath>
-
 #include "base/error.h"
 #include "quant/pack.h"
 
@@ -9,41 +7,7 @@ namespace quarot {
 
 namespace {
 
-// Σ over the rows of all readers of W_ij².
-std::vector<double> column_energy(std::initializer_list<const Matrix*> readers) {
-  std::vector<double> energy;
-  for (const Matrix* weight : readers) {
-    energy.resize(static_cast<size_t>(weight->cols()), 0.0);
-    for (int64_t r = 0; r < weight->rows(); ++r) {
-      const std::span<const float> row = weight->row(r);
-      for (size_t c = 0; c < row.size(); ++c) energy[c] += double{row[c]} * row[c];
-    }
-  }
-  return energy;
-}
-
-// (energy / power)^(α/2); channels that carry nothing, or are read by nothing, keep scale 1.
-std::vector<double> balance(const std::vector<double>& energy, const std::vector<double>& power,
-                            double alpha) {
-  std::vector<double> scale(energy.size(), 1.0);
-  for (size_t i = 0; i < energy.size(); ++i) {
-    const double ratio = energy[i] / power[i];
-    if (ratio > 0 && std::isfinite(ratio)) scale[i] = std::pow(ratio, alpha / 2);
-  }
-  return scale;
-}
-
-// Sums over the query heads that share a KV head.
-std::vector<double> sum_groups(const ModelConfig& config, const std::vector<double>& per_head) {
-  std::vector<double> sums(static_cast<size_t>(config.width(Space::kValue)), 0.0);
-  for (int64_t head = 0; head < config.heads; ++head) {
-    for (int64_t i = 0; i < config.head_dim; ++i) {
-      sums[static_cast<size_t>(head / config.group() * config.head_dim + i)] +=
-          per_head[static_cast<size_t>(head * config.head_dim + i)];
-    }
-  }
-  return sums;
-}
+constexpr int64_t kSampleRows = 512;  // of each site, for searches
 
 // In pieces: a table as float32 may be much larger than as it is stored.
 void round_table(int bits, RowTable& table) {
@@ -65,30 +29,11 @@ std::vector<float> to_float(const std::vector<double>& values) {
 
 }  // namespace
 
-LayerScales balance_scales(const Recipe& recipe, const ModelConfig& config, const Layer& layer,
-                           const LayerStatistics& statistics) {
-  LayerScales scales;
-  if (recipe.balance == 0) return scales;
-  if (!recipe.transforms.residual) {
-    scales.attention_input =
-        balance(column_energy({&layer[Role::kQuery].weight, &layer[Role::kKey].weight,
-                               &layer[Role::kValue].weight}),
-                statistics.attention_input, recipe.balance);
-    scales.ffn_input =
-        balance(column_energy({&layer[Role::kGate].weight, &layer[Role::kUp].weight}),
-                statistics.ffn_input, recipe.balance);
-  }
-  scales.value = balance(sum_groups(config, column_energy({&layer[Role::kOutput].weight})),
-                         sum_groups(config, statistics.attention_output), recipe.balance);
-  scales.ffn_hidden =
-      balance(column_energy({&layer[Role::kDown].weight}), statistics.ffn_hidden, recipe.balance);
-  return scales;
-}
-
 LayerCenters cache_centers(const Recipe& recipe, const LayerStatistics& statistics) {
   LayerCenters centers;
-  if (recipe.center != Centering::kNone) centers.key = to_float(statistics.key_mean);
-  if (recipe.center == Centering::kKeysAndValues) centers.value = to_float(statistics.value_mean);
+  if (recipe.center != Centering::kNone) centers.key = to_float(statistics[Space::kKey].mean);
+  if (recipe.center == Centering::kKeysAndValues)
+    centers.value = to_float(statistics[Space::kValue].mean);
   return centers;
 }
 
@@ -121,24 +66,31 @@ Status LayerPipeline::begin(std::span<const std::vector<Token>> windows, Embed e
     transformer_.transform_embedding(rows);
     rounded_.add_window(window, std::move(rows));
   }
+  if (recipe_.uses_sample()) sample_every_ = std::max<int64_t>(measured / kSampleRows, 1);
   return {};
 }
 
-Result<LayerErrors> LayerPipeline::finish(int64_t index, Layer& layer) {
-  LayerScales scales;
+Result<LayerReport> LayerPipeline::finish(int64_t index, Layer& layer) {
+  LayerReport report;
+  ScaledSites scaled;
   LayerCenters centers;
   if (original_.windows() > 0) {
     original_.put_layer(index, std::move(layer));
-    const Result<LayerStatistics> statistics = collect_statistics(original_);
+    const Result<LayerStatistics> statistics = collect_statistics(original_, sample_every_);
     layer = original_.take_layer();
     if (!statistics.ok()) return statistics.error();
-    scales = balance_scales(recipe_, config_, layer, *statistics);
+    scaled = scale_sites(recipe_, config_, transformer_, index, layer, *statistics);
     centers = cache_centers(recipe_, *statistics);
+    report.alphas = scaled.alphas;
   }
-  transformer_.transform_layer(layer, index, scales, centers);
-  if (!recipe_.weights.enabled()) return LayerErrors();
-  if (recipe_.uses_gptq()) return round_by_gptq(recipe_, index, rounded_, layer);
-  return round_to_nearest(recipe_.weights, layer);
+  transformer_.transform_layer(layer, index, scaled.scales, centers);
+  if (!recipe_.weights.enabled()) return report;
+  if (recipe_.uses_gptq()) {
+    QUAROT_ASSIGN_OR_RETURN(report.errors, round_by_gptq(recipe_, index, rounded_, layer));
+  } else {
+    report.errors = round_to_nearest(recipe_.weights, layer);
+  }
+  return report;
 }
 
 Status LayerPipeline::skip(int64_t index, Layer original, Layer finished) {
@@ -161,8 +113,11 @@ void quantize_tables(const Recipe& recipe, Model& model) {
   if (!model.lm_head.empty()) round_table(recipe.head_bits, model.lm_head);
 }
 
-Status quantize_model(const Recipe& recipe, std::span<const std::vector<Token>> windows,
-                      FunctionRef<Result<Layer>(int64_t)> load, Model& model, Progress& progress) {
+Result<std::vector<LayerReport>> quantize_model(const Recipe& recipe,
+                                                std::span<const std::vector<Token>> windows,
+                                                FunctionRef<Result<Layer>(int64_t)> load,
+                                                Model& model, Progress& progress) {
+  std::vector<LayerReport> reports;
   QUAROT_ASSIGN_OR_RETURN(const auto pipeline,
                           LayerPipeline::create(recipe, model.config, progress));
   QUAROT_RETURN_IF_ERROR(pipeline->begin(windows, [&](std::span<const Token> tokens) {
@@ -175,14 +130,14 @@ Status quantize_model(const Recipe& recipe, std::span<const std::vector<Token>> 
   for (int64_t i = 0; i < model.config.layers; ++i) {
     QUAROT_RETURN_IF_ERROR(progress.check());
     QUAROT_ASSIGN_OR_RETURN(Layer layer, load(i));
-    const Result<LayerErrors> finished = pipeline->finish(i, layer);
-    if (!finished.ok()) return finished.error();
+    QUAROT_ASSIGN_OR_RETURN(const LayerReport report, pipeline->finish(i, layer));
+    reports.push_back(report);
     model.layers.push_back(std::move(layer));
     progress.advance(1);
   }
   pipeline->transformer().transform_outer(model);
   quantize_tables(recipe, model);
-  return {};
+  return reports;
 }
 
 }  // namespace quarot

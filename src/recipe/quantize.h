@@ -9,14 +9,15 @@
 #include "recipe/calibration.h"
 #include "recipe/recipe.h"
 #include "recipe/round_layer.h"
+#include "recipe/scaling.h"
 
 namespace quarot {
 
-// The scaling before rotating, DESIGN.md section 3: s = (Σ W²/E x²)^(α/2) at each site, W all that
-// read it. A rotated residual stream has no norm gain to absorb a scale: there only V and the FFN
-// are scaled.
-LayerScales balance_scales(const Recipe& recipe, const ModelConfig& config, const Layer& layer,
-                           const LayerStatistics& statistics);
+// What was found out on the way.
+struct LayerReport {
+  LayerErrors errors{};
+  SiteAlphas alphas{};  // of the scaling before rotating; searched or not
+};
 
 LayerCenters cache_centers(const Recipe& recipe, const LayerStatistics& statistics);
 
@@ -37,7 +38,7 @@ class LayerPipeline {
   Status begin(std::span<const std::vector<Token>> windows, Embed embed);
 
   // From the float layer to the finished one, whose weights are integers where the recipe rounds.
-  Result<LayerErrors> finish(int64_t index, Layer& layer);
+  Result<LayerReport> finish(int64_t index, Layer& layer);
 
   // Instead, where the layer was finished in an earlier run: as it was and as it became.
   Status skip(int64_t index, Layer original, Layer finished);
@@ -52,6 +53,7 @@ class LayerPipeline {
   Transformer transformer_;
   LayerStream original_;  // for statistics
   LayerStream rounded_;   // for GPTQ
+  int64_t sample_every_ = 0;
 };
 
 // Rounds the embedding and lm_head, a scale a row. Tied tables of the same bits stay one.
@@ -59,7 +61,9 @@ void quantize_tables(const Recipe& recipe, Model& model);
 
 // All layers, and the tables rounded, into a model that has everything else already. `load` gives
 // layer i, float and in the model's own basis; one float layer is in memory at a time.
-Status quantize_model(const Recipe& recipe, std::span<const std::vector<Token>> windows,
-                      FunctionRef<Result<Layer>(int64_t)> load, Model& model, Progress& progress);
+Result<std::vector<LayerReport>> quantize_model(const Recipe& recipe,
+                                                std::span<const std::vector<Token>> windows,
+                                                FunctionRef<Result<Layer>(int64_t)> load,
+                                                Model& model, Progress& progress);
 
 }  // namespace quarot

@@ -82,19 +82,43 @@ class Rows final : public SiteObserver {
   void observe(int64_t layer, Space space, ConstMatrixRef rows) override {
     if (layer == 1) seen.emplace_back(space, Matrix(rows));
   }
-  std::vector<double> mean(Space space, int power) const {
+  std::vector<double> of(Space space, FunctionRef<double(double)> f) const {
     std::vector<double> sum;
     int64_t count = 0;
     for (const auto& [where, rows] : seen) {
       if (where != space) continue;
       sum.resize(static_cast<size_t>(rows.cols()));
       for (int64_t r = 0; r < rows.rows(); ++r) {
-        for (int64_t c = 0; c < rows.cols(); ++c) sum[c] += std::pow(double{rows(r, c)}, power);
+        for (int64_t c = 0; c < rows.cols(); ++c) sum[c] += f(rows(r, c));
       }
       count += rows.rows();
     }
     for (double& value : sum) value /= static_cast<double>(count);
     return sum;
+  }
+  std::vector<double> mean(Space space) const {
+    return of(space, [](double x) { return x; });
+  }
+  std::vector<double> largest(Space space) const {
+    std::vector<double> result;
+    for (const auto& [where, rows] : seen) {
+      if (where != space) continue;
+      result.resize(static_cast<size_t>(rows.cols()));
+      for (int64_t r = 0; r < rows.rows(); ++r) {
+        for (int64_t c = 0; c < rows.cols(); ++c)
+          result[c] = std::max(result[c], std::abs(double{rows(r, c)}));
+      }
+    }
+    return result;
+  }
+  // Of all windows, one after another.
+  std::span<const float> row(Space space, int64_t index) const {
+    for (const auto& [where, rows] : seen) {
+      if (where != space) continue;
+      if (index < rows.rows()) return rows.row(index);
+      index -= rows.rows();
+    }
+    return {};
   }
   std::vector<std::pair<Space, Matrix>> seen;
 };
@@ -123,7 +147,7 @@ TEST(CollectStatistics, AreTheMomentsOverAllWindows) {
   std::vector<LayerStatistics> statistics;
   for (int64_t i = 0; i < 2; ++i) {
     stream.put_layer(i, model.layers[static_cast<size_t>(i)]);
-    statistics.push_back(value_of(collect_statistics(stream)));
+    statistics.push_back(value_of(collect_statistics(stream, 7)));
     stream.take_layer();
   }
   SimulatedBackend backend(model, {});
@@ -133,57 +157,18 @@ TEST(CollectStatistics, AreTheMomentsOverAllWindows) {
     const auto size = static_cast<int64_t>(window.size());
     forward(backend, {window, {{backend.add_sequence(), 0, size, 0}}});
   }
-  expect_close(statistics[1].attention_input, rows.mean(Space::kAttentionInput, 2));
-  expect_close(statistics[1].attention_output, rows.mean(Space::kAttentionOutput, 2));
-  expect_close(statistics[1].ffn_input, rows.mean(Space::kFfnInput, 2));
-  expect_close(statistics[1].ffn_hidden, rows.mean(Space::kFfnHidden, 2));
-  expect_close(statistics[1].key_mean, rows.mean(Space::kKey, 1));
-  expect_close(statistics[1].value_mean, rows.mean(Space::kValue, 1));
-}
-
-// Two heads of two channels on one KV head; weights and powers by hand.
-TEST(BalanceScales, AreTheFormula) {
-  Recipe recipe = value_of(recipe_by_name("balanced"));
-  recipe.balance = 1;  // s = (Σ W²/E x²)^½
-  ModelConfig config;
-  config.heads = 2;
-  config.kv_heads = 1;
-  config.head_dim = 2;
-  Layer layer;
-  const auto matrix = [](std::vector<std::vector<float>> rows) {
-    Matrix m(static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].size()));
-    for (int64_t r = 0; r < m.rows(); ++r) std::ranges::copy(rows[r], m.row(r).begin());
-    return m;
-  };
-  layer[Role::kQuery].weight = matrix({{1, 2, 0}});
-  layer[Role::kKey].weight = matrix({{2, 0, 0}});
-  layer[Role::kValue].weight = matrix({{2, 0, 0}});
-  layer[Role::kGate].weight = matrix({{1, 1, 1}});
-  layer[Role::kUp].weight = matrix({{0, 2, 3}});
-  layer[Role::kDown].weight = matrix({{3}, {4}});
-  layer[Role::kOutput].weight = matrix({{1, 2, 3, 4}});
-  const LayerStatistics statistics = {.attention_input = {1, 4, 5},
-                                      .attention_output = {1, 2, 4, 2},
-                                      .ffn_input = {2, 0, 10},
-                                      .ffn_hidden = {4},
-                                      .key_mean = {},
-                                      .value_mean = {}};
-  const LayerScales scales = balance_scales(recipe, config, layer, statistics);
-  // Energies 9, 4, 0: the third channel is read by nobody and keeps scale 1.
-  expect_close(scales.attention_input, {3, 1, 1});
-  // Energies 1, 5, 10; the second channel carries nothing.
-  expect_close(scales.ffn_input, {std::sqrt(0.5), 1, 1});
-  // Energies 1+9, 4+16 over powers 1+4, 2+2.
-  expect_close(scales.value, {std::sqrt(2.0), std::sqrt(5.0)});
-  expect_close(scales.ffn_hidden, {2.5});
-  // With R1 fused no norm gain is left to take a scale.
-  recipe.transforms.residual = true;
-  recipe.transforms.norm_output = false;
-  const LayerScales fused = balance_scales(recipe, config, layer, statistics);
-  EXPECT_TRUE(fused.attention_input.empty() && fused.ffn_input.empty());
-  expect_close(fused.ffn_hidden, {2.5});
-  recipe.balance = 0;
-  EXPECT_TRUE(balance_scales(recipe, config, layer, statistics).value.empty());
+  for (const Space site : kSites) {
+    const ChannelStatistics& channels = statistics[1][site];
+    expect_close(channels.mean_square, rows.of(site, [](double x) { return x * x; }));
+    expect_close(channels.mean_magnitude, rows.of(site, [](double x) { return std::abs(x); }));
+    expect_close(channels.largest, rows.largest(site));
+    ASSERT_EQ(channels.sample.rows(), 6);  // of 39 rows every seventh, from the first
+    for (const int64_t sampled : {0, 1, 2, 5}) {
+      EXPECT_TRUE(std::ranges::equal(channels.sample.row(sampled), rows.row(site, 7 * sampled)));
+    }
+  }
+  expect_close(statistics[1][Space::kKey].mean, rows.mean(Space::kKey));
+  expect_close(statistics[1][Space::kValue].mean, rows.mean(Space::kValue));
 }
 
 // Balancing and centring, alone and with every rotation, keep the function; so they do where the
@@ -200,7 +185,7 @@ TEST(QuantizeModel, BalancingAndCentringAreExact) {
           Recipe recipe = value_of(recipe_by_name(base));
           testing::expect_ok(set_rotations(rotations, recipe.transforms));
           recipe.weights.bits = kFloatBits;
-          recipe.balance = 0.5;
+          recipe.scaling.method = Scaling::kBalance;
           recipe.center = center;
           const Model moved =
               testing::quantized(recipe, model, {testing::random_tokens(30, 96, 13)});
@@ -224,7 +209,7 @@ TEST(QuantizeModel, CentringTakesTheMeanFromTheCache) {
   backend.set_observer(&rows);
   forward(backend, {tokens, {{backend.add_sequence(), 0, 60, 0}}});
   const auto expect_mean = [&](Space space, const std::vector<float>& center) {
-    const std::vector<double> mean = rows.mean(space, 1);
+    const std::vector<double> mean = rows.mean(space);
     for (size_t i = 0; i < center.size(); ++i) EXPECT_NEAR(center[i], mean[i], 1e-5);
   };
   expect_mean(Space::kKey, moved.layers[1].key_center);

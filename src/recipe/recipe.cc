@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/cache.h"
 #include "model/json_fields.h"
+#include "recipe/rivals.h"
 
 namespace quarot {
 
@@ -33,6 +34,11 @@ void rotate_everything(TransformSpec& spec) {
 
 constexpr std::pair<Centering, std::string_view> kCenterings[] = {
     {Centering::kNone, "none"}, {Centering::kKeys, "k"}, {Centering::kKeysAndValues, "kv"}};
+constexpr std::pair<Scaling, std::string_view> kScalings[] = {
+    {Scaling::kNone, "none"},
+    {Scaling::kBalance, "balance"},
+    {Scaling::kSmoothQuant, "smoothquant"},
+    {Scaling::kAwq, "awq"}};
 constexpr std::pair<WeightMethod, std::string_view> kMethods[] = {
     {WeightMethod::kRoundToNearest, "rtn"}, {WeightMethod::kGptq, "gptq"}};
 
@@ -53,6 +59,15 @@ Result<T> value_in(const std::pair<T, std::string_view> (&table)[N], const std::
                fmt::join(known, ", "));
 }
 
+template <typename T, size_t N>
+Status read_choice(const JsonFields& fields, const char* field,
+                   const std::pair<T, std::string_view> (&table)[N], T& value) {
+  QUAROT_ASSIGN_OR_RETURN(const std::string name,
+                          fields.optional<std::string>(field, std::string(name_in(table, value))));
+  QUAROT_ASSIGN_OR_RETURN(value, value_in(table, name, fields.where() + ": " + field));
+  return {};
+}
+
 // The numbers of a recipe by their JSON names: one list for reading and writing.
 template <typename Visitor>
 Status visit_numbers(Recipe& r, Visitor&& visit) {
@@ -71,9 +86,12 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("k_clip", r.precision.keys.clip));
   QUAROT_RETURN_IF_ERROR(visit("v_clip", r.precision.values.clip));
   QUAROT_RETURN_IF_ERROR(visit("kv_group", r.precision.keys.group));
+  QUAROT_RETURN_IF_ERROR(visit("fit_groups", r.fit_groups));
   QUAROT_RETURN_IF_ERROR(visit("embedding_bits", r.embedding_bits));
   QUAROT_RETURN_IF_ERROR(visit("head_bits", r.head_bits));
-  QUAROT_RETURN_IF_ERROR(visit("balance", r.balance));
+  QUAROT_RETURN_IF_ERROR(visit("alpha", r.scaling.alpha));
+  QUAROT_RETURN_IF_ERROR(visit("search_alpha", r.scaling.search));
+  QUAROT_RETURN_IF_ERROR(visit("scale_norms_only", r.scaling.norms_only));
   QUAROT_RETURN_IF_ERROR(visit("gptq_damp", r.gptq.damp));
   QUAROT_RETURN_IF_ERROR(visit("gptq_act_order", r.gptq.act_order));
   QUAROT_RETURN_IF_ERROR(visit("gptq_quantized_inputs", r.gptq_quantized_inputs));
@@ -150,12 +168,21 @@ Status check_names(const nlohmann::json& json, const nlohmann::json& known,
 
 }  // namespace
 
-std::vector<NamedRecipe> named_recipes() { return {kNamed.begin(), kNamed.end()}; }
+std::vector<NamedRecipe> named_recipes() {
+  std::vector<NamedRecipe> named(kNamed.begin(), kNamed.end());
+  for (const Rival& rival : rivals()) named.push_back(rival.named);
+  return named;
+}
 
 Result<Recipe> recipe_by_name(std::string_view name) {
   Recipe recipe;
   recipe.name = name;
   if (name == "float") return recipe;
+  for (const Rival& rival : rivals()) {
+    if (name != rival.named.name) continue;
+    rival.choose(recipe);
+    return recipe;
+  }
   quantize_to_4_bits(recipe);
   if (name == "naive") return recipe;
   rotate_everything(recipe.transforms);
@@ -165,13 +192,13 @@ Result<Recipe> recipe_by_name(std::string_view name) {
   }
   if (name == "balanced") {
     recipe.transforms.norm_output = true;
-    recipe.balance = 0.5;
+    recipe.scaling.method = Scaling::kBalance;
     recipe.center = Centering::kKeysAndValues;
     recipe.precision.activations.clip = 0.85F;
     return recipe;
   }
   std::vector<std::string_view> known;
-  for (const NamedRecipe& row : kNamed) known.push_back(row.name);
+  for (const NamedRecipe& row : named_recipes()) known.push_back(row.name);
   return error(ErrorCode::kNotFound, "no recipe \"{}\"; there are {}, or a .json file", name,
                fmt::join(known, ", "));
 }
@@ -179,6 +206,7 @@ Result<Recipe> recipe_by_name(std::string_view name) {
 void to_json(nlohmann::json& json, const Recipe& recipe) {
   json = {{"name", recipe.name},
           {"transforms", recipe.transforms},
+          {"scaling", name_in(kScalings, recipe.scaling.method)},
           {"center", name_in(kCenterings, recipe.center)},
           {"w_method", name_in(kMethods, recipe.weight_method)},
           {"seed", recipe.seed}};
@@ -201,14 +229,9 @@ Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where
   Recipe recipe = found.ok() ? *std::move(found) : Recipe();
   recipe.name = name;
   QUAROT_RETURN_IF_ERROR(visit_numbers(recipe, Reader(fields)));
-  QUAROT_ASSIGN_OR_RETURN(
-      const std::string center,
-      fields.optional<std::string>("center", std::string(name_in(kCenterings, recipe.center))));
-  QUAROT_ASSIGN_OR_RETURN(recipe.center, value_in(kCenterings, center, where + ": center"));
-  QUAROT_ASSIGN_OR_RETURN(const std::string method,
-                          fields.optional<std::string>(
-                              "w_method", std::string(name_in(kMethods, recipe.weight_method))));
-  QUAROT_ASSIGN_OR_RETURN(recipe.weight_method, value_in(kMethods, method, where + ": w_method"));
+  QUAROT_RETURN_IF_ERROR(read_choice(fields, "scaling", kScalings, recipe.scaling.method));
+  QUAROT_RETURN_IF_ERROR(read_choice(fields, "center", kCenterings, recipe.center));
+  QUAROT_RETURN_IF_ERROR(read_choice(fields, "w_method", kMethods, recipe.weight_method));
   QUAROT_ASSIGN_OR_RETURN(recipe.seed, fields.optional<uint64_t>("seed", recipe.seed));
   if (fields.has("transforms")) {
     QUAROT_ASSIGN_OR_RETURN(
@@ -277,6 +300,16 @@ Status set_bits(const std::string& label, Recipe& recipe) {
   return {};
 }
 
+Recipe fitted(Recipe recipe, const ModelConfig& config) {
+  if (!recipe.fit_groups) return recipe;
+  for (int64_t* group : {&recipe.weights.group, &recipe.precision.activations.group}) {
+    for (const Space site : kSites) {
+      while (*group > 1 && config.width(site) % *group != 0) *group /= 2;
+    }
+  }
+  return recipe;
+}
+
 Status check(const Recipe& recipe, const ModelConfig& config) {
   for (const Role role : kRoles) {
     const RoleSpaces spaces = spaces_of(role);
@@ -295,8 +328,8 @@ Status check(const Recipe& recipe, const ModelConfig& config) {
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.keys, config.head_dim));
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.values, config.head_dim));
   QUAROT_RETURN_IF_ERROR(cpu::check(cache_layout(config, recipe.precision)));
-  if (!(recipe.balance >= 0 && recipe.balance <= 1)) {
-    return error(ErrorCode::kInvalidArgument, "balance is {}, expected 0 to 1", recipe.balance);
+  if (!(recipe.scaling.alpha >= 0 && recipe.scaling.alpha <= 1)) {
+    return error(ErrorCode::kInvalidArgument, "alpha is {}, expected 0 to 1", recipe.scaling.alpha);
   }
   if (recipe.calibration_tokens < 1 || recipe.gptq_tokens < 1) {
     return error(ErrorCode::kInvalidArgument,

@@ -14,13 +14,32 @@
 
 namespace quarot {
 
+// s, by which each channel of a site is multiplied before it is rotated; its readers' columns are
+// divided by it.
+enum class Scaling {
+  kNone,
+  kBalance,      // s = (Σ W²/E x²)^(α/2), DESIGN.md section 3
+  kSmoothQuant,  // s = max|W|^(1−α) / max|x|^α, one over SmoothQuant's (Xiao et al. 2023, eq. 4)
+  kAwq,          // s = (E |x|)^−α, one over AWQ's (Lin et al. 2024, eq. 5)
+};
+
+struct ScalingSpec {
+  Scaling method = Scaling::kNone;
+  double alpha = 0.5;
+  bool search = false;      // α for each site by the outputs' error
+  bool norms_only = false;  // only what q, k, v, gate and up read
+
+  bool enabled() const { return method != Scaling::kNone; }
+  bool operator==(const ScalingSpec&) const = default;
+};
+
 enum class Centering { kNone, kKeys, kKeysAndValues };
 enum class WeightMethod { kRoundToNearest, kGptq };
 
 struct Recipe {
   std::string name = "float";
   TransformSpec transforms;
-  double balance = 0;  // α of the scaling before rotating, s = (Σ W²/E x²)^(α/2); 0: none
+  ScalingSpec scaling;
   Centering center = Centering::kNone;
   WeightQuant weights;
   WeightMethod weight_method = WeightMethod::kRoundToNearest;
@@ -28,6 +47,7 @@ struct Recipe {
   bool gptq_quantized_inputs = false;  // let GPTQ see quantised activations and cache
   int64_t gptq_tokens = 128 * 2048;    // of calibration text, where one is given
   Precision precision;
+  bool fit_groups = false;          // halve groups until they divide every width, see fitted()
   int embedding_bits = kFloatBits;  // 4 or 8: integers with a scale a row; else as stored
   int head_bits = kFloatBits;       // of lm_head
   int64_t calibration_tokens = 8192;
@@ -35,7 +55,9 @@ struct Recipe {
 
   bool uses_gptq() const { return weights.enabled() && weight_method == WeightMethod::kGptq; }
   // Whether the float model's activations must be measured first.
-  bool uses_statistics() const { return balance != 0 || center != Centering::kNone; }
+  bool uses_statistics() const { return scaling.enabled() || center != Centering::kNone; }
+  // Whether these are needed row by row.
+  bool uses_sample() const { return scaling.enabled() && scaling.search; }
   // Whether it needs calibration tokens at all.
   bool calibrates() const { return uses_statistics() || uses_gptq(); }
   bool is_float() const {
@@ -69,6 +91,9 @@ std::string bits_label(const Recipe& recipe);
 
 // The other way round. kInvalidArgument for what is no such label.
 Status set_bits(const std::string& label, Recipe& recipe);
+
+// The recipe on this model: where it says so, with groups that fit.
+Recipe fitted(Recipe recipe, const ModelConfig& config);
 
 // kInvalidArgument where the recipe does not fit the model: widths that groups do not divide, ….
 Status check(const Recipe& recipe, const ModelConfig& config);

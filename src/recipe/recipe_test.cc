@@ -41,7 +41,7 @@ TEST(Recipe, NamedOnesAreWhatTheySay) {
   EXPECT_TRUE(!balanced.transforms.residual && balanced.transforms.norm_output);
   EXPECT_TRUE(balanced.calibrates());
   EXPECT_EQ(balanced.center, Centering::kKeysAndValues);
-  EXPECT_EQ(balanced.balance, 0.5);
+  EXPECT_EQ(balanced.scaling, (ScalingSpec{.method = Scaling::kBalance, .alpha = 0.5}));
   EXPECT_EQ(balanced.precision.activations.clip, 0.85F);
   for (const NamedRecipe& named : named_recipes()) EXPECT_TRUE(recipe_by_name(named.name).ok());
 }
@@ -65,7 +65,7 @@ Recipe unusual() {
                   .ffn = false,
                   .kind = BasisKind::kRandom,
                   .seed = UINT64_MAX};
-  r.balance = 0.3;
+  r.scaling = {.method = Scaling::kAwq, .alpha = 0.3, .search = true, .norms_only = true};
   r.center = Centering::kKeys;
   r.weights = {.bits = 3, .group = 64, .symmetric = false, .search_clip = false, .clip = 0.7F};
   r.weight_method = WeightMethod::kGptq;
@@ -76,6 +76,7 @@ Recipe unusual() {
   r.precision.activations = {.bits = 7, .group = 32, .clip = 0.8F, .symmetric = false};
   r.precision.keys = {.bits = 5, .clip = 0.91F, .group = 16};
   r.precision.values = {.bits = 6, .clip = 0.92F, .group = 16};
+  r.fit_groups = true;
   r.embedding_bits = 8;
   r.head_bits = 4;
   r.calibration_tokens = 77;
@@ -91,7 +92,7 @@ TEST(Recipe, JsonKeepsEveryField) {
     const Recipe read = parse(json::parse(json(recipe).dump()));
     EXPECT_EQ(read.name, recipe.name);
     EXPECT_EQ(read.transforms, recipe.transforms);
-    EXPECT_EQ(read.balance, recipe.balance);
+    EXPECT_EQ(read.scaling, recipe.scaling);
     EXPECT_EQ(read.center, recipe.center);
     EXPECT_EQ(read.weights, recipe.weights);
     EXPECT_EQ(read.weight_method, recipe.weight_method);
@@ -100,6 +101,7 @@ TEST(Recipe, JsonKeepsEveryField) {
     EXPECT_EQ(read.gptq_quantized_inputs, recipe.gptq_quantized_inputs);
     EXPECT_EQ(read.gptq_tokens, recipe.gptq_tokens);
     EXPECT_EQ(read.precision, recipe.precision);
+    EXPECT_EQ(read.fit_groups, recipe.fit_groups);
     EXPECT_EQ(read.embedding_bits, recipe.embedding_bits);
     EXPECT_EQ(read.head_bits, recipe.head_bits);
     EXPECT_EQ(read.calibration_tokens, recipe.calibration_tokens);
@@ -114,7 +116,7 @@ TEST(Recipe, JsonStandsOverItsBase) {
   const Recipe based = parse(
       {{"name", "mine"}, {"base", "balanced"}, {"transforms", {{"heads", false}, {"seed", 3}}}});
   EXPECT_EQ(based.name, "mine");
-  EXPECT_EQ(based.balance, 0.5);
+  EXPECT_EQ(based.scaling.method, Scaling::kBalance);
   EXPECT_TRUE(based.transforms.norm_output && based.transforms.ffn);  // as the base has them
   EXPECT_FALSE(based.transforms.heads);
   EXPECT_EQ(based.transforms.seed, 3U);
@@ -208,6 +210,15 @@ TEST(BitsLabel, IsReadBack) {
     EXPECT_FALSE(set_bits(bad, r).ok()) << bad;
 }
 
+TEST(Recipe, GroupsAreHalvedUntilTheyFit) {
+  const ModelConfig config = value_of(parse_config(testing::config_json(), "test"));
+  Recipe recipe = value_of(recipe_by_name("awq"));
+  EXPECT_EQ(recipe.weights.group, 128);
+  EXPECT_EQ(fitted(recipe, config).weights.group, 16);  // widths 48, 80 and 96
+  recipe.fit_groups = false;
+  EXPECT_EQ(fitted(recipe, config).weights.group, 128);
+}
+
 TEST(CheckRecipe, NamesWhatDoesNotFit) {
   const ModelConfig config = value_of(parse_config(testing::config_json(), "test"));
   testing::expect_ok(check(value_of(recipe_by_name("balanced")), config));
@@ -231,8 +242,8 @@ TEST(CheckRecipe, NamesWhatDoesNotFit) {
   refused({{"head_bits", 5}}, "lm_head: 5 bits");
   refused({{"a_clip", 0}}, "0");
   refused({{"a_clip", 1.5}}, "1.5");
-  refused({{"balance", -0.1}}, "balance");
-  refused({{"balance", 1.1}}, "balance");
+  refused({{"alpha", -0.1}}, "alpha");
+  refused({{"alpha", 1.1}}, "alpha");
   refused({{"calibration_tokens", 0}}, "calibration_tokens");
 }
 

@@ -142,7 +142,7 @@ TEST_F(Cli, BadOptionValuesSayWhatWasExpected) {
   expect_failure(eval({"--center", "q"}), 1, "none, k, kv");
   expect_failure(eval({"--rotate", "R7"}), 1, "R1, R2, R3, R4");
   expect_failure(eval({"--basis", "dct"}), 1, "plain-hadamard");
-  expect_failure(eval({"--balance", "2"}), 1, "0 to 1");
+  expect_failure(eval({"--alpha", "2"}), 1, "0 to 1");
   expect_failure(eval({"--a-bits", "4", "--a-clip", "0"}), 1, "clip");
   expect_failure(eval({"--protocol", "mine"}), 1, "paper or llama.cpp");
   expect_failure(eval({"--stride", "-1"}), 1, "expected 1 to");

@@ -14,7 +14,7 @@ inline Model quantized(const Recipe& recipe, const Model& original,
   const auto load = [&](int64_t i) {
     return Result<Layer>(original.layers[static_cast<size_t>(i)]);
   };
-  expect_ok(quantize_model(recipe, windows, load, model, progress));
+  value_of(quantize_model(recipe, windows, load, model, progress));
   return model;
 }
 

@@ -1,0 +1,49 @@
+#include "recipe/rivals.h"
+
+namespace quarot {
+
+namespace {
+
+void round_weights(Recipe& recipe, int bits) {
+  recipe.weights.bits = bits;
+  recipe.weights.search_clip = false;
+}
+
+void round_activations(Recipe& recipe, int bits) {
+  recipe.precision.activations.bits = bits;
+  recipe.precision.activations.clip = 1;
+}
+
+void smoothquant(Recipe& recipe) {
+  round_weights(recipe, 8);
+  round_activations(recipe, 8);
+  recipe.scaling = {.method = Scaling::kSmoothQuant, .norms_only = true};
+}
+
+void smoothquant_searched(Recipe& recipe) {
+  smoothquant(recipe);
+  recipe.scaling.search = true;
+}
+
+void awq(Recipe& recipe) {
+  round_weights(recipe, 4);
+  recipe.weights.symmetric = false;
+  recipe.weights.group = 128;
+  recipe.fit_groups = true;
+  recipe.scaling = {.method = Scaling::kAwq, .search = true};
+}
+
+constexpr Rival kRivals[] = {
+    {{"smoothquant", "W8A8, what the norms feed scaled by max|x|^0.5 / max|W|^0.5 (SmoothQuant)"},
+     smoothquant},
+    {{"smoothquant-searched", "the same, the exponent found for each site on the output error"},
+     smoothquant_searched},
+    {{"awq", "W4 in groups of 128, asymmetric; sites scaled by E|x|^α, α by output error (AWQ)"},
+     awq},
+};
+
+}  // namespace
+
+std::span<const Rival> rivals() { return kRivals; }
+
+}  // namespace quarot
