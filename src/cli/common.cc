@@ -60,6 +60,7 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   add("--basis", basis_, "basis of R1: hadamard, plain-hadamard or random");
   add("--scaling", scaling_, "of channels before rotating: none, balance, smoothquant or awq");
   add("--alpha", alpha_, "exponent of the scaling, 0 to 1, or search: for each site");
+  add("--set", fields_, "NAME=VALUE, any field of a recipe's JSON form; may be repeated");
   add("--calibration", calibration_, "text to calibrate on (default: the model writes one)");
   add("--calibration-tokens", calibration_tokens_, "how many tokens of it to use");
   add("--seed", seed_, "seed of everything random: rotations, calibration, sampling");
@@ -120,6 +121,12 @@ Result<Recipe> RecipeOptions::recipe(const std::string& name) const {
                    w_clip_);
     }
     json["w_clip"] = ratio;
+  }
+  for (const std::string& field : fields_) {
+    const size_t equals = std::min(field.find('='), field.size());
+    const std::string value = field.substr(std::min(equals + 1, field.size()));
+    const auto parsed = nlohmann::json::parse(value, nullptr, false);
+    json[field.substr(0, equals)] = parsed.is_discarded() ? nlohmann::json(value) : parsed;
   }
   QUAROT_ASSIGN_OR_RETURN(Recipe recipe, parse_recipe(json, "recipe options"));
   if (!rotate_.empty()) QUAROT_RETURN_IF_ERROR(set_rotations(rotate_, recipe.transforms));

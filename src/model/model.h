@@ -8,6 +8,7 @@
 
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "quant/kept_channels.h"
 #include "quant/quantizer.h"
 #include "quant/row_table.h"
 #include "rotation/orthogonal.h"
@@ -27,6 +28,9 @@ struct Layer {
   std::vector<float> ffn_norm;
   std::vector<float> query_norm;  // [head_dim], empty without query_key_norm
   std::vector<float> key_norm;
+
+  // Of each site, by site_index(); empty where no channel is kept in higher precision.
+  std::array<ChannelOrder, kSites.size()> orders;
 
   // Constants subtracted from K (after RoPE and R3) and V (after R2) before they are cached,
   // [kv_heads · head_dim]; empty: none. Attention does not see K's; V's is in o_proj's bias.

@@ -157,6 +157,12 @@ class ArtifactWriter {
                    "{}: exists already; remove it or choose another folder", folder_.string());
     }
     const WeightQuant& w = recipe_.weights;
+    if (recipe_.precision.needs_simulation()) {
+      return error(ErrorCode::kUnsupported,
+                   "recipe {}: its quantisers are simulated only and have no form on disk; measure "
+                   "it with quarot eval, and write a recipe that keeps no channels",
+                   recipe_.name);
+    }
     if (options_.pack && !((w.bits == 4 || w.bits == 8) && w.symmetric)) {
       return error(ErrorCode::kUnsupported,
                    "weights of {} bits, {}: packed weights have 4 or 8 bits and are symmetric",

@@ -1,5 +1,8 @@
 #include "recipe/quantize.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
 #include "quant/pack.h"
 
@@ -81,6 +84,7 @@ Result<LayerReport> LayerPipeline::finish(int64_t index, Layer& layer) {
     if (!statistics.ok()) return statistics.error();
     scaled = scale_sites(recipe_, config_, transformer_, index, layer, *statistics);
     centers = cache_centers(recipe_, *statistics);
+    order_channels(index, scaled.scales, *statistics, layer);
     report.alphas = scaled.alphas;
   }
   transformer_.transform_layer(layer, index, scaled.scales, centers);
@@ -88,9 +92,29 @@ Result<LayerReport> LayerPipeline::finish(int64_t index, Layer& layer) {
   if (recipe_.uses_gptq()) {
     QUAROT_ASSIGN_OR_RETURN(report.errors, round_by_gptq(recipe_, index, rounded_, layer));
   } else {
-    report.errors = round_to_nearest(recipe_.weights, layer);
+    QUAROT_ASSIGN_OR_RETURN(report.errors, round_to_nearest(recipe_, index, layer));
   }
   return report;
+}
+
+// By what calibration saw, moved into the basis of each site.
+void LayerPipeline::order_channels(int64_t index, const LayerScales& scales,
+                                   const LayerStatistics& statistics, Layer& layer) const {
+  const KeptChannels& kept = recipe_.precision.kept;
+  if (kept.count == 0) return;
+  for (const Space site : kSites) {
+    std::vector<double> largest = statistics[site].largest;
+    if (const Basis basis = transformer_.basis_of(site, scales, index); !basis.is_identity()) {
+      Matrix rows(statistics[site].sample.view());
+      change_basis(rows, basis);
+      std::ranges::fill(largest, 0.0);
+      for (int64_t r = 0; r < rows.rows(); ++r) {
+        for (size_t c = 0; c < largest.size(); ++c)
+          largest[c] = std::max(largest[c], std::abs(double{rows.row(r)[c]}));
+      }
+    }
+    layer.orders[site_index(site)] = quarot::order_channels(kept, largest, group_unit(recipe_));
+  }
 }
 
 Status LayerPipeline::skip(int64_t index, Layer original, Layer finished) {

@@ -47,6 +47,8 @@ class LayerPipeline {
 
  private:
   LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress);
+  void order_channels(int64_t index, const LayerScales& scales, const LayerStatistics& statistics,
+                      Layer& layer) const;
 
   Recipe recipe_;
   ModelConfig config_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <numeric>
 
 #include "kernels/cpu/cache.h"
 #include "model/json_fields.h"
@@ -86,6 +87,10 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("k_clip", r.precision.keys.clip));
   QUAROT_RETURN_IF_ERROR(visit("v_clip", r.precision.values.clip));
   QUAROT_RETURN_IF_ERROR(visit("kv_group", r.precision.keys.group));
+  QUAROT_RETURN_IF_ERROR(visit("keep_channels", r.precision.kept.count));
+  QUAROT_RETURN_IF_ERROR(visit("keep_threshold", r.precision.kept.threshold));
+  QUAROT_RETURN_IF_ERROR(visit("keep_bits", r.precision.kept.bits));
+  QUAROT_RETURN_IF_ERROR(visit("keep_sorted", r.precision.kept.sorted));
   QUAROT_RETURN_IF_ERROR(visit("fit_groups", r.fit_groups));
   QUAROT_RETURN_IF_ERROR(visit("embedding_bits", r.embedding_bits));
   QUAROT_RETURN_IF_ERROR(visit("head_bits", r.head_bits));
@@ -310,12 +315,18 @@ Recipe fitted(Recipe recipe, const ModelConfig& config) {
   return recipe;
 }
 
+int64_t group_unit(const Recipe& recipe) {
+  return std::lcm(std::max<int64_t>(recipe.weights.group, 1),
+                  std::max<int64_t>(recipe.precision.activations.group, 1));
+}
+
 Status check(const Recipe& recipe, const ModelConfig& config) {
   for (const Role role : kRoles) {
     const RoleSpaces spaces = spaces_of(role);
     const int64_t width = config.width(spaces.input);
     for (const Status& status :
-         {check(recipe.weights, width), check(recipe.precision.activations, width)}) {
+         {check(recipe.weights, width), check(recipe.precision.activations, width),
+          check(recipe.precision.kept, width, group_unit(recipe))}) {
       if (!status.ok()) return status.error().with_context(std::string(spaces.name));
     }
   }

@@ -55,9 +55,13 @@ struct Recipe {
 
   bool uses_gptq() const { return weights.enabled() && weight_method == WeightMethod::kGptq; }
   // Whether the float model's activations must be measured first.
-  bool uses_statistics() const { return scaling.enabled() || center != Centering::kNone; }
+  bool uses_statistics() const {
+    return scaling.enabled() || center != Centering::kNone || precision.kept.count > 0;
+  }
   // Whether these are needed row by row.
-  bool uses_sample() const { return scaling.enabled() && scaling.search; }
+  bool uses_sample() const {
+    return (scaling.enabled() && scaling.search) || precision.kept.count > 0;
+  }
   // Whether it needs calibration tokens at all.
   bool calibrates() const { return uses_statistics() || uses_gptq(); }
   bool is_float() const {
@@ -94,6 +98,9 @@ Status set_bits(const std::string& label, Recipe& recipe);
 
 // The recipe on this model: where it says so, with groups that fit.
 Recipe fitted(Recipe recipe, const ModelConfig& config);
+
+// Channels that a kept channel's going leaves must be a multiple of: all groups divide it.
+int64_t group_unit(const Recipe& recipe);
 
 // kInvalidArgument where the recipe does not fit the model: widths that groups do not divide, ….
 Status check(const Recipe& recipe, const ModelConfig& config);

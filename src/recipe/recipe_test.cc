@@ -76,6 +76,7 @@ Recipe unusual() {
   r.precision.activations = {.bits = 7, .group = 32, .clip = 0.8F, .symmetric = false};
   r.precision.keys = {.bits = 5, .clip = 0.91F, .group = 16};
   r.precision.values = {.bits = 6, .clip = 0.92F, .group = 16};
+  r.precision.kept = {.count = 12, .threshold = 3.5, .bits = 7, .sorted = true};
   r.fit_groups = true;
   r.embedding_bits = 8;
   r.head_bits = 4;

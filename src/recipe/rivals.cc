@@ -33,6 +33,28 @@ void awq(Recipe& recipe) {
   recipe.scaling = {.method = Scaling::kAwq, .search = true};
 }
 
+void llm_int8(Recipe& recipe) {
+  round_weights(recipe, 8);
+  round_activations(recipe, 8);
+  recipe.precision.kept.threshold = 6;
+}
+
+void quik(Recipe& recipe) {
+  round_weights(recipe, 4);
+  recipe.weights.search_clip = true;
+  recipe.weight_method = WeightMethod::kGptq;
+  round_activations(recipe, 4);
+  recipe.precision.kept.count = 256;
+}
+
+void atom(Recipe& recipe) {
+  quik(recipe);
+  recipe.weights.group = recipe.precision.activations.group = 128;
+  recipe.precision.activations.clip = 0.9F;
+  recipe.precision.keys.bits = recipe.precision.values.bits = 4;
+  recipe.precision.kept = {.count = 128, .bits = 8, .sorted = true};
+}
+
 constexpr Rival kRivals[] = {
     {{"smoothquant", "W8A8, what the norms feed scaled by max|x|^0.5 / max|W|^0.5 (SmoothQuant)"},
      smoothquant},
@@ -40,6 +62,13 @@ constexpr Rival kRivals[] = {
      smoothquant_searched},
     {{"awq", "W4 in groups of 128, asymmetric; sites scaled by E|x|^α, α by output error (AWQ)"},
      awq},
+    {{"llm-int8", "W8A8; channels where a token of the batch exceeds 6 stay float (LLM.int8())"},
+     llm_int8},
+    {{"quik", "W4A4 by GPTQ, but 256 channels a site, at most an eighth, in 16 bits (QUIK)"}, quik},
+    {{"atom",
+      "W4A4KV4 by GPTQ in groups of 128, sorted; 128 channels a site, at most an eighth, in "
+      "8 bits (Atom)"},
+     atom},
 };
 
 }  // namespace

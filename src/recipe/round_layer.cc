@@ -1,6 +1,9 @@
 #include "recipe/round_layer.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "recipe/weight_rounder.h"
 
 namespace quarot {
 
@@ -21,16 +24,34 @@ double weight_error(const Matrix& weight, const Matrix& rounded) {
 // Adds what one space carries to a Hessian.
 class HessianObserver final : public SiteObserver {
  public:
-  HessianObserver(Space space, Hessian& hessian) : space_(space), hessian_(&hessian) {}
+  HessianObserver(Space space, const WeightRounder& rounder, Hessian& hessian)
+      : space_(space), rounder_(&rounder), hessian_(&hessian) {}
 
   void observe(int64_t, Space space, ConstMatrixRef rows) override {
-    if (space == space_) hessian_->add(rows);
+    if (space == space_) hessian_->add(rounder_->inputs(rows));
   }
 
  private:
   Space space_;
+  const WeightRounder* rounder_;
   Hessian* hessian_;
 };
+
+// The error is the report's where there is a Hessian.
+Result<RoundingError> round_linear(const WeightRounder& rounder, int64_t index, Role role,
+                                   Layer& layer, const Hessian* hessian) {
+  Linear& linear = layer[role];
+  const Matrix original(linear.weight.view());
+  GptqReport report;
+  const Status rounded = rounder.round(linear, hessian, &report);
+  if (!rounded.ok()) return rounded.error().with_context(linear_name(index, role));
+  return RoundingError{weight_error(original, linear.weight), report.error};
+}
+
+// What integers say completely needs no floats.
+void drop_floats(Linear& linear) {
+  if (linear.quantized) linear.weight = Matrix();
+}
 
 // The layer stands in the stream, its weights rounded one after another.
 class GptqRounder {
@@ -76,20 +97,13 @@ class GptqRounder {
  private:
   Status round(Space space, std::initializer_list<Role> readers,
                FunctionRef<void(SimulatedBackend&)> step) {
-    const int64_t width = layer_[*readers.begin()].weight.cols();
-    Hessian hessian(width);
-    HessianObserver observer(space, hessian);
+    const WeightRounder rounder(recipe_, layer_.orders[site_index(space)]);
+    Hessian hessian(rounder.width(layer_[*readers.begin()].weight.cols()));
+    HessianObserver observer(space, rounder, hessian);
     QUAROT_RETURN_IF_ERROR(stream_.run_step(step, &observer));
     for (const Role role : readers) {
-      Linear& linear = layer_[role];
-      GptqReport report;
-      Result<QuantizedWeight> rounded =
-          gptq(recipe_.weights, recipe_.gptq, linear.weight, hessian, &report);
-      if (!rounded.ok()) return rounded.error().with_context(linear_name(index_, role));
-      Matrix simulated = rounded->dequantize();
-      errors_[static_cast<size_t>(role)] = {weight_error(linear.weight, simulated), report.error};
-      linear.weight = std::move(simulated);
-      linear.quantized = *std::move(rounded);
+      QUAROT_ASSIGN_OR_RETURN(errors_[static_cast<size_t>(role)],
+                              round_linear(rounder, index_, role, layer_, &hessian));
     }
     return {};
   }
@@ -103,14 +117,13 @@ class GptqRounder {
 
 }  // namespace
 
-LayerErrors round_to_nearest(const WeightQuant& quant, Layer& layer) {
+Result<LayerErrors> round_to_nearest(const Recipe& recipe, int64_t index, Layer& layer) {
   LayerErrors errors;
   for (const Role role : kRoles) {
-    Linear& linear = layer[role];
-    linear.quantized = round_to_nearest(quant, linear.weight);
-    errors[static_cast<size_t>(role)].weight =
-        weight_error(linear.weight, linear.quantized->dequantize());
-    linear.weight = Matrix();
+    const WeightRounder rounder(recipe, layer.orders[site_index(spaces_of(role).input)]);
+    QUAROT_ASSIGN_OR_RETURN(errors[static_cast<size_t>(role)],
+                            round_linear(rounder, index, role, layer, nullptr));
+    drop_floats(layer[role]);
   }
   return errors;
 }
@@ -121,7 +134,7 @@ Result<LayerErrors> round_by_gptq(const Recipe& recipe, int64_t index, LayerStre
   const Status rounded = rounder.run();
   layer = stream.take_layer();
   QUAROT_RETURN_IF_ERROR(rounded);
-  for (Linear& linear : layer.linears) linear.weight = Matrix();
+  std::ranges::for_each(layer.linears, drop_floats);
   return rounder.errors();
 }
 

@@ -17,7 +17,7 @@ struct RoundingError {
 using LayerErrors = std::array<RoundingError, kRoles.size()>;  // by role
 
 // Each weight to the nearest.
-LayerErrors round_to_nearest(const WeightQuant& quant, Layer& layer);
+Result<LayerErrors> round_to_nearest(const Recipe& recipe, int64_t index, Layer& layer);
 
 // Each by GPTQ, under the Hessian of the inputs that the already rounded ones before it, in this
 // layer and in those before, produce (Frantar et al. 2023, section 3.3). Runs the stream through

@@ -52,6 +52,7 @@ Status check_packed_cuda(const Model& /*model*/, const Precision& /*precision*/)
 Status check_device(Device device) { return device == Device::kCuda ? check_cuda() : Status(); }
 
 Execution best_execution(const Model& model, const Precision& precision, Device device) {
+  if (precision.needs_simulation()) return Execution::kSimulated;
   const Status packed = device == Device::kCuda ? check_packed_cuda(model, precision)
                                                 : PackedBackend::check(model, precision);
   return packed.ok() ? Execution::kPacked : Execution::kSimulated;
@@ -60,6 +61,11 @@ Execution best_execution(const Model& model, const Precision& precision, Device 
 Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& precision,
                                               Execution execution, Device device) {
   QUAROT_RETURN_IF_ERROR(check_device(device));
+  if (precision.needs_simulation() && (execution == Execution::kPacked || device != Device::kCpu)) {
+    return error(ErrorCode::kUnsupported,
+                 "this recipe's quantisers are simulated on the CPU only; run it there, without "
+                 "--execution packed and --device cuda");
+  }
   if (execution == Execution::kAutomatic) execution = best_execution(model, precision, device);
 #ifdef QUAROT_CUDA
   if (device == Device::kCuda) return make_cuda(std::move(model), precision, execution);

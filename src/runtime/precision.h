@@ -1,6 +1,7 @@
 // How the tensors that are not weights are quantised while running.
 #pragma once
 
+#include "quant/kept_channels.h"
 #include "quant/quantizer.h"
 
 namespace quarot {
@@ -9,6 +10,10 @@ struct Precision {
   ActivationQuant activations;  // what the linears of the layers read
   CacheQuant keys;
   CacheQuant values;
+  KeptChannels kept;  // of what the linears read
+
+  // Whether only the simulated quantisers on the CPU know how.
+  bool needs_simulation() const { return kept.enabled(); }
 
   bool operator==(const Precision&) const = default;
 };
