@@ -1,5 +1,7 @@
 #include "recipe/weight_rounder.h"
 
+#include "base/error.h"
+
 namespace quarot {
 
 Matrix WeightRounder::inputs(ConstMatrixRef rows) const {
