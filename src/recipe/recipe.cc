@@ -87,6 +87,10 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("k_clip", r.precision.keys.clip));
   QUAROT_RETURN_IF_ERROR(visit("v_clip", r.precision.values.clip));
   QUAROT_RETURN_IF_ERROR(visit("kv_group", r.precision.keys.group));
+  QUAROT_RETURN_IF_ERROR(visit("k_by_channel", r.precision.pages.keys_by_channel));
+  QUAROT_RETURN_IF_ERROR(visit("k_before_rope", r.precision.pages.keys_before_rope));
+  QUAROT_RETURN_IF_ERROR(visit("kv_recent", r.precision.pages.recent));
+  QUAROT_RETURN_IF_ERROR(visit("kv_outliers", r.precision.pages.outliers));
   QUAROT_RETURN_IF_ERROR(visit("keep_channels", r.precision.kept.count));
   QUAROT_RETURN_IF_ERROR(visit("keep_threshold", r.precision.kept.threshold));
   QUAROT_RETURN_IF_ERROR(visit("keep_bits", r.precision.kept.bits));
@@ -307,11 +311,15 @@ Status set_bits(const std::string& label, Recipe& recipe) {
 
 Recipe fitted(Recipe recipe, const ModelConfig& config) {
   if (!recipe.fit_groups) return recipe;
-  for (int64_t* group : {&recipe.weights.group, &recipe.precision.activations.group}) {
-    for (const Space site : kSites) {
-      while (*group > 1 && config.width(site) % *group != 0) *group /= 2;
-    }
+  const auto fit = [](int64_t width, int64_t& group) {
+    while (group > 1 && width % group != 0) group /= 2;
+  };
+  for (const Space site : kSites) {
+    fit(config.width(site), recipe.weights.group);
+    fit(config.width(site), recipe.precision.activations.group);
   }
+  fit(config.head_dim, recipe.precision.keys.group);
+  fit(config.head_dim, recipe.precision.values.group);
   return recipe;
 }
 
@@ -338,6 +346,13 @@ Status check(const Recipe& recipe, const ModelConfig& config) {
   }
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.keys, config.head_dim));
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.values, config.head_dim));
+  QUAROT_RETURN_IF_ERROR(check(recipe.precision.pages, kPageTokens));
+  if (recipe.precision.pages.keys_before_rope &&
+      (recipe.transforms.query_key || recipe.center != Centering::kNone)) {
+    return error(ErrorCode::kInvalidArgument,
+                 "keys quantised before RoPE can be neither rotated by R3 nor centred after it; "
+                 "choose --rotate -R3 and --center none");
+  }
   QUAROT_RETURN_IF_ERROR(cpu::check(cache_layout(config, recipe.precision)));
   if (!(recipe.scaling.alpha >= 0 && recipe.scaling.alpha <= 1)) {
     return error(ErrorCode::kInvalidArgument, "alpha is {}, expected 0 to 1", recipe.scaling.alpha);

@@ -76,6 +76,8 @@ Recipe unusual() {
   r.precision.activations = {.bits = 7, .group = 32, .clip = 0.8F, .symmetric = false};
   r.precision.keys = {.bits = 5, .clip = 0.91F, .group = 16};
   r.precision.values = {.bits = 6, .clip = 0.92F, .group = 16};
+  r.precision.pages = {
+      .keys_by_channel = true, .keys_before_rope = true, .recent = 96, .outliers = 0.25};
   r.precision.kept = {.count = 12, .threshold = 3.5, .bits = 7, .sorted = true};
   r.fit_groups = true;
   r.embedding_bits = 8;
@@ -245,6 +247,10 @@ TEST(CheckRecipe, NamesWhatDoesNotFit) {
   refused({{"a_clip", 1.5}}, "1.5");
   refused({{"alpha", -0.1}}, "alpha");
   refused({{"alpha", 1.1}}, "alpha");
+  refused({{"keep_channels", 4}, {"keep_threshold", 6}}, "choose one");
+  refused({{"keep_channels", 4}, {"keep_bits", 1}}, "q_proj");
+  refused({{"kv_recent", 31}}, "multiple of 32");
+  refused({{"k_before_rope", true}}, "R3");
   refused({{"calibration_tokens", 0}}, "calibration_tokens");
 }
 

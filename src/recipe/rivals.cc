@@ -55,6 +55,19 @@ void atom(Recipe& recipe) {
   recipe.precision.kept = {.count = 128, .bits = 8, .sorted = true};
 }
 
+void kivi(Recipe& recipe) {
+  Precision& p = recipe.precision;
+  p.keys = p.values = {.bits = 2, .clip = 1, .group = 32};
+  p.pages = {.keys_by_channel = true, .recent = 128};
+  recipe.fit_groups = true;
+}
+
+void kvquant(Recipe& recipe) {
+  Precision& p = recipe.precision;
+  p.keys = p.values = {.bits = 3, .clip = 1};
+  p.pages = {.keys_by_channel = true, .keys_before_rope = true, .outliers = 0.01};
+}
+
 constexpr Rival kRivals[] = {
     {{"smoothquant", "W8A8, what the norms feed scaled by max|x|^0.5 / max|W|^0.5 (SmoothQuant)"},
      smoothquant},
@@ -69,6 +82,12 @@ constexpr Rival kRivals[] = {
       "W4A4KV4 by GPTQ in groups of 128, sorted; 128 channels a site, at most an eighth, in "
       "8 bits (Atom)"},
      atom},
+    {{"kivi", "KV2: keys by channel over 32 tokens, values by token, the last 128 float (KIVI)"},
+     kivi},
+    {{"kvquant",
+      "KV3: keys by channel before RoPE, 1 % outliers float; uniform levels, not the "
+      "paper's learned ones (KVQuant)"},
+     kvquant},
 };
 
 }  // namespace

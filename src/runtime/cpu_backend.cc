@@ -32,6 +32,10 @@ const float* data_or_null(const std::vector<float>& values) {
 CacheLayout cache_layout(const ModelConfig& config, const Precision& precision) {
   CacheLayout layout;
   layout.head_dim = padded(config.head_dim);
+  if (precision.pages.enabled()) {
+    layout.k_bits = layout.v_bits = 32;
+    return layout;
+  }
   layout.k_bits = stored_bits(precision.keys);
   if (layout.k_bits == 3 && layout.head_dim % 32 != 0) layout.k_bits = 4;
   layout.v_bits = stored_bits(precision.values);
@@ -41,15 +45,14 @@ CacheLayout cache_layout(const ModelConfig& config, const Precision& precision) 
 
 CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const Precision& precision,
                        const cpu::Kernels& kernels)
-    : model_(std::move(model)),
+    : cache_(cache_layout(model->config, precision), model->config.layers * model->config.kv_heads),
+      model_(std::move(model)),
       precision_(precision),
       kernels_(&kernels),
       norm_output_(online(model_->online.norm_output)),
       heads_(online(model_->online.heads)),
       query_key_(online(model_->online.query_key)),
-      ffn_(online(model_->online.ffn)),
-      cache_(cache_layout(model_->config, precision),
-             model_->config.layers * model_->config.kv_heads) {}
+      ffn_(online(model_->online.ffn)) {}
 
 CpuBackend::Online CpuBackend::online(const std::optional<Orthogonal>& transform) {
   Online online;
@@ -162,7 +165,7 @@ void CpuBackend::append_cache(int64_t layer) {
     task.cache = places_.data();
     task.page_offset = layer * config().kv_heads * cache_.layout().page_bytes();
     task.values = values;
-    task.bits = levels_bits(quant);
+    task.bits = precision_.pages.enabled() ? 32 : levels_bits(quant);
     task.clip = quant.clip;
     cpu::heads(*kernels_, task);
   };
@@ -180,17 +183,21 @@ void CpuBackend::append_cache(int64_t layer) {
 
 void CpuBackend::attend(int64_t layer) {
   attention_.resize(x_.rows(), config().width(Space::kAttentionOutput));
+  attend_rows(layer, 0, x_.rows());
+}
+
+void CpuBackend::attend_rows(int64_t layer, int64_t first, int64_t count) {
   AttentionTask task;
-  task.tokens = x_.rows();
+  task.tokens = count;
   task.heads = config().heads;
   task.kv_heads = config().kv_heads;
-  task.q = query_.data();
+  task.q = query_.row_data(first);
   task.q_stride = query_.cols();
-  task.cache = places_.data();
+  task.cache = places_.data() + first;
   task.layout = &cache_.layout();
   task.page_offset = layer * config().kv_heads * cache_.layout().page_bytes();
   task.window = config().sliding_windows[static_cast<size_t>(layer)];
-  task.y = attention_.data();
+  task.y = attention_.row_data(first);
   task.y_stride = attention_.cols();
   task.y_head = config().head_dim;
   cpu::attention(*kernels_, task);

@@ -14,8 +14,9 @@
 
 namespace quarot {
 
-// How keys and values of this precision are stored: 5 to 7 bits as 8, keys of 3 bits as 4 where
-// head_dim is no multiple of 32, heads padded with zeros to a multiple of 16.
+// How keys and values of this precision are stored: float, where they are quantised whole pages at
+// a time; 5 to 7 bits as 8, keys of 3 bits as 4 where head_dim is no multiple of 32, heads padded
+// with zeros to a multiple of 16.
 CacheLayout cache_layout(const ModelConfig& config, const Precision& precision);
 
 class CpuBackend : public Backend {
@@ -32,7 +33,7 @@ class CpuBackend : public Backend {
   void normalize(int64_t layer, Space site) final;
   void project_qkv(int64_t layer) final;
   void append_cache(int64_t layer) override;
-  void attend(int64_t layer) final;
+  void attend(int64_t layer) override;
   void mix_heads(int64_t layer) final;
   void project_output(int64_t layer) final;
   void project_gate_up(int64_t layer) final;
@@ -55,6 +56,9 @@ class CpuBackend : public Backend {
   const Precision& precision() const { return precision_; }
   const cpu::Kernels& kernels() const { return *kernels_; }
 
+  // The part of attend() for some rows of the batch.
+  void attend_rows(int64_t layer, int64_t first, int64_t count);
+
   // q or k on its way out of the projection, up to the centre; v has none of it.
   HeadsTask query_heads(int64_t layer) const;
   HeadsTask key_heads(int64_t layer) const;
@@ -64,6 +68,8 @@ class CpuBackend : public Backend {
   Matrix cos_, sin_;  // [rows, rotary_dim / 2]
   Matrix x_;          // the residual stream
   Matrix attention_;  // what attention gives, before the heads are mixed
+  PagedCache cache_;
+  std::vector<CacheToken> places_;  // of each row of the batch
 
  private:
   // A transform as the kernels take it, with the memory it points into; what is no fast Hadamard
@@ -84,8 +90,6 @@ class CpuBackend : public Backend {
   Precision precision_;
   const cpu::Kernels* kernels_;
   Online norm_output_, heads_, query_key_, ffn_;
-  PagedCache cache_;
-  std::vector<CacheToken> places_;  // of each row of the batch
   Matrix qkv_, query_, gate_up_, normed_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "quant/kept_channels.h"
+#include "quant/page_quant.h"
 #include "quant/quantizer.h"
 
 namespace quarot {
@@ -10,10 +11,11 @@ struct Precision {
   ActivationQuant activations;  // what the linears of the layers read
   CacheQuant keys;
   CacheQuant values;
+  PageQuant pages;    // how keys and values are quantised, where not token by token
   KeptChannels kept;  // of what the linears read
 
   // Whether only the simulated quantisers on the CPU know how.
-  bool needs_simulation() const { return kept.enabled(); }
+  bool needs_simulation() const { return kept.enabled() || pages.enabled(); }
 
   bool operator==(const Precision&) const = default;
 };

@@ -30,6 +30,41 @@ int64_t largest_level(int bits, bool symmetric) {
   return int64_t{1} << (symmetric ? bits - 1 : bits);
 }
 
+Matrix transposed(ConstMatrixRef matrix) {
+  Matrix result(matrix.cols(), matrix.rows());
+  for (int64_t r = 0; r < matrix.rows(); ++r) {
+    for (int64_t c = 0; c < matrix.cols(); ++c) result(c, r) = matrix(r, c);
+  }
+  return result;
+}
+
+// RoPE, on keys [head_dim, tokens]: (a, b) → (a·cos − b·sin, b·cos + a·sin).
+void turn_on(MatrixRef keys, const Matrix& cos, const Matrix& sin) {
+  const int64_t half = cos.cols();
+  for (int64_t i = 0; i < half; ++i) {
+    for (int64_t t = 0; t < keys.cols(); ++t) {
+      const float a = keys(i, t);
+      const float b = keys(i + half, t);
+      keys(i, t) = a * cos(t, i) - b * sin(t, i);
+      keys(i + half, t) = b * cos(t, i) + a * sin(t, i);
+    }
+  }
+}
+
+// Its inverse; some models' tables have a length other than 1.
+void turn_back(MatrixRef keys, const Matrix& cos, const Matrix& sin) {
+  const int64_t half = cos.cols();
+  for (int64_t i = 0; i < half; ++i) {
+    for (int64_t t = 0; t < keys.cols(); ++t) {
+      const float a = keys(i, t);
+      const float b = keys(i + half, t);
+      const float length = cos(t, i) * cos(t, i) + sin(t, i) * sin(t, i);
+      keys(i, t) = (a * cos(t, i) + b * sin(t, i)) / length;
+      keys(i + half, t) = (b * cos(t, i) - a * sin(t, i)) / length;
+    }
+  }
+}
+
 RowTable table_of(const QuantizedWeight& weight) {
   const bool packed = weight.quant.symmetric &&
                       (weight.quant.bits == 4 || weight.quant.bits == 8) &&
@@ -68,6 +103,64 @@ void SimulatedBackend::append_cache(int64_t layer) {
     observe_heads(layer, Space::kValue, value_heads());
   }
   CpuBackend::append_cache(layer);
+}
+
+// A page is quantised when the first query comes that is a whole page, and what the recipe calls
+// recent, after it: queries up to then saw its floats, those from then on will not.
+void SimulatedBackend::attend(int64_t layer) {
+  if (!precision().pages.enabled()) return CpuBackend::attend(layer);
+  attention_.resize(x_.rows(), config().width(Space::kAttentionOutput));
+  for (const SequenceChunk& chunk : batch_.chunks) {
+    for (int64_t row = 0; row < chunk.count;) {
+      const int64_t position = chunk.position + row;
+      const int64_t into_page = position % kPageTokens;
+      const int64_t page = (position - precision().pages.recent) / kPageTokens - 1;
+      if (into_page == 0 && page >= 0) quantize_page(layer, chunk, page);
+      const int64_t count = std::min(kPageTokens - into_page, chunk.count - row);
+      attend_rows(layer, chunk.first_row + row, count);
+      row += count;
+    }
+  }
+}
+
+void SimulatedBackend::quantize_page(int64_t layer, const SequenceChunk& chunk, int64_t page) {
+  const CacheLayout& layout = cache_.layout();
+  const CacheQuant& values = precision().values;
+  Matrix cos, sin;
+  fill_rope_tables(config().rope,
+                   {std::vector<Token>(kPageTokens),
+                    {{0, 0, kPageTokens, page * kPageTokens, chunk.known_length()}}},
+                   cos, sin);
+  std::byte* memory = places_[static_cast<size_t>(chunk.first_row)].pages[page] +
+                      layer * config().kv_heads * layout.page_bytes();
+  parallel_each(config().kv_heads, [&](int64_t head) {
+    std::byte* own = memory + head * layout.page_bytes();
+    const MatrixRef keys(reinterpret_cast<float*>(own), config().head_dim, kPageTokens);
+    if (precision().keys.enabled()) quantize_keys(keys, cos, sin);
+    const MatrixRef v(reinterpret_cast<float*>(own + layout.v_words()), kPageTokens,
+                      config().head_dim, layout.head_dim);
+    if (values.enabled()) {
+      simulate_page(values.bits, values.clip, group_size(values, config().head_dim),
+                    precision().pages.outliers, v);
+    }
+  });
+}
+
+// keys [head_dim, tokens], as they lie in a page.
+void SimulatedBackend::quantize_keys(MatrixRef keys, const Matrix& cos, const Matrix& sin) const {
+  const CacheQuant& quant = precision().keys;
+  const PageQuant& pages = precision().pages;
+  const bool before = pages.keys_before_rope;
+  if (before) turn_back(keys, cos, sin);
+  if (pages.keys_by_channel) {
+    simulate_page(quant.bits, quant.clip, keys.cols(), pages.outliers, keys);
+  } else {
+    Matrix tokens = transposed(keys);
+    simulate_page(quant.bits, quant.clip, group_size(quant, keys.rows()), pages.outliers, tokens);
+    const Matrix back = transposed(tokens);
+    for (int64_t r = 0; r < keys.rows(); ++r) std::ranges::copy(back.row(r), keys.row(r).begin());
+  }
+  if (before) turn_on(keys, cos, sin);
 }
 
 void SimulatedBackend::set_input(int64_t layer, Space site, const RowTask& task) {

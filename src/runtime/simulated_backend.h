@@ -35,10 +35,14 @@ class SimulatedBackend final : public CpuBackend {
   void exchange(State& state);
 
   void append_cache(int64_t layer) override;
+  void attend(int64_t layer) override;
 
  private:
   void set_input(int64_t layer, Space site, const RowTask& task) override;
   void project(int64_t layer, Space site, MatrixRef y, bool accumulate) override;
+
+  void quantize_page(int64_t layer, const SequenceChunk& chunk, int64_t page);
+  void quantize_keys(MatrixRef keys, const Matrix& cos, const Matrix& sin) const;
 
   void observe_heads(int64_t layer, Space space, HeadsTask task);
   void multiply_levels(const Linear& linear, MatrixRef y, bool accumulate);

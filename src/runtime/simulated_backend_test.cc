@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "runtime/rope_tables.h"
 #include "support/synthetic.h"
 
 namespace quarot {
@@ -170,6 +171,75 @@ TEST(Attention, SeesTheQuantisedAndCentredCache) {
   cached(seen.key, model.layers[0].key_center, precision.keys);
   cached(seen.value, model.layers[0].value_center, precision.values);
   expect_exact_attention(shape, seen);
+}
+
+// Rows page·32 … of every head, quantised as a page of keys or values.
+void quantize_page(const Shape& shape, const RopeConfig& rope, const PageQuant& pages,
+                   const CacheQuant& quant, bool keys, int64_t page, Rows& rows) {
+  Matrix cos, sin;
+  fill_rope_tables(rope, {std::vector<Token>(32), {{0, 0, 32, page * 32}}}, cos, sin);
+  for (int64_t head = 0; head < shape.kv_heads; ++head) {
+    const auto at = [&](int64_t t, int64_t i) -> float& {
+      return rows[page * 32 + t][head * shape.head_dim + i];
+    };
+    const auto turn = [&](double direction) {
+      for (int64_t t = 0; t < 32 && keys && pages.keys_before_rope; ++t) {
+        for (int64_t i = 0; i < cos.cols(); ++i) {
+          const double angle = direction * std::atan2(double{sin(t, i)}, double{cos(t, i)});
+          const double a = at(t, i);
+          const double b = at(t, i + cos.cols());
+          at(t, i) = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
+          at(t, i + cos.cols()) = static_cast<float>(b * std::cos(angle) + a * std::sin(angle));
+        }
+      }
+    };
+    turn(-1);
+    const bool by_channel = keys && pages.keys_by_channel;
+    Matrix block(by_channel ? shape.head_dim : 32, by_channel ? 32 : shape.head_dim);
+    const auto in_block = [&](int64_t t, int64_t i) -> float& {
+      return by_channel ? block(i, t) : block(t, i);
+    };
+    for (int64_t t = 0; t < 32; ++t) {
+      for (int64_t i = 0; i < shape.head_dim; ++i) in_block(t, i) = at(t, i);
+    }
+    simulate_page(quant.bits, quant.clip, block.cols(), pages.outliers, block);
+    for (int64_t t = 0; t < 32; ++t) {
+      for (int64_t i = 0; i < shape.head_dim; ++i) at(t, i) = in_block(t, i);
+    }
+    turn(1);
+  }
+}
+
+// Each query sees the pages that a whole page and the recent tokens came after quantised, the rest
+// in float: whatever the chunks in which tokens come.
+TEST(Attention, SeesPagesQuantisedOnceTheyAreOld) {
+  const Shape shape{6, 2, 16, 0};
+  const Model model = model_of(shape);
+  for (const PageQuant& pages :
+       {PageQuant{.keys_by_channel = true, .recent = 32}, PageQuant{.recent = 64},
+        PageQuant{.keys_by_channel = true, .keys_before_rope = true, .outliers = 0.1}}) {
+    Precision precision;
+    precision.keys.bits = 2;
+    precision.values.bits = 3;
+    precision.pages = pages;
+    for (const int64_t chunk : {150, 37, 1}) {
+      SimulatedBackend backend(model, precision);
+      Recorder seen;
+      backend.set_observer(&seen);
+      feed(backend, backend.add_sequence(), testing::random_tokens(150, 96, 8), chunk);
+      int64_t old = 0;
+      for (int64_t t = 0; t < 150; ++t) {
+        for (; (old + 1) * 32 + pages.recent <= t; ++old) {
+          quantize_page(shape, model.config.rope, pages, precision.keys, true, old, seen.key);
+          quantize_page(shape, model.config.rope, pages, precision.values, false, old, seen.value);
+        }
+        const std::vector<double> exact = attend(shape, seen.query, seen.key, seen.value, t);
+        for (size_t i = 0; i < exact.size(); ++i)
+          ASSERT_NEAR(seen.output[t][i], exact[i], 3e-6) << "position " << t << ", channel " << i;
+      }
+      EXPECT_EQ(old, pages.recent == 32 ? 3 : pages.recent == 64 ? 2 : 4);
+    }
+  }
 }
 
 TEST(SimulatedBackend, QuantisesWhatEachSiteReads) {
