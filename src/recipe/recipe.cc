@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <numeric>
+#include <regex>
 
 #include "kernels/cpu/cache.h"
 #include "model/json_fields.h"
@@ -288,23 +288,28 @@ std::string bits_label(const Recipe& recipe) {
 }
 
 Status set_bits(const std::string& label, Recipe& recipe) {
-  int w = 0;
-  int a = 0;
-  int k = 16;
-  int v = 16;
-  int used = 0;
-  const auto whole = [&] { return static_cast<size_t>(used) == label.size(); };
-  if (std::sscanf(label.c_str(), "W%dA%d%nKV%d%n", &w, &a, &used, &k, &used) == 3) {
-    v = k;
-  } else if (!whole()) {
-    std::sscanf(label.c_str(), "W%dA%dK%dV%d%n", &w, &a, &k, &v, &used);
-  }
-  if (used == 0 || !whole()) {
-    return error(ErrorCode::kInvalidArgument, "bits \"{}\": expected W4A4KV4, W4A8K4V3 or W4A8",
+  static const std::regex form(
+      R"(W(\d\d?)A(\d\d?)(?:KV(\d\d?)|K(\d\d?)V(\d\d?))?(?:E(\d\d?))?(?:H(\d\d?))?)");
+  std::smatch found;
+  if (!std::regex_match(label, found, form)) {
+    return error(ErrorCode::kInvalidArgument,
+                 "bits \"{}\": expected W4A4KV4, W4A8K4V3 or W4A8, with E8 or H8 after it for the "
+                 "embedding and lm_head",
                  label);
   }
   nlohmann::json json = recipe;
-  json.update({{"w_bits", w}, {"a_bits", a}, {"k_bits", k}, {"v_bits", v}});
+  json["k_bits"] = json["v_bits"] = kFloatBits;
+  const auto set = [&](size_t group, std::initializer_list<const char*> names) {
+    if (!found[group].matched) return;
+    for (const char* name : names) json[name] = std::stoi(found[group]);
+  };
+  set(1, {"w_bits"});
+  set(2, {"a_bits"});
+  set(3, {"k_bits", "v_bits"});
+  set(4, {"k_bits"});
+  set(5, {"v_bits"});
+  set(6, {"embedding_bits"});
+  set(7, {"head_bits"});
   QUAROT_ASSIGN_OR_RETURN(recipe, parse_recipe(json, label));
   return {};
 }

@@ -93,7 +93,8 @@ Status set_rotations(std::string_view list, TransformSpec& spec);
 // lm_head are quantised.
 std::string bits_label(const Recipe& recipe);
 
-// The other way round. kInvalidArgument for what is no such label.
+// The other way round; K and V that are not named stay float, tables that are not named as they
+// are. kInvalidArgument for what is no such label.
 Status set_bits(const std::string& label, Recipe& recipe);
 
 // The recipe on this model: where it says so, with groups that fit.

@@ -201,7 +201,8 @@ TEST(BitsLabel, IsTheFieldsName) {
 }
 
 TEST(BitsLabel, IsReadBack) {
-  for (const char* label : {"W4A4KV4", "W4A8K4V3", "W16A16KV16", "W2A3K8V16"}) {
+  for (const char* label : {"W4A4KV4", "W4A8K4V3", "W16A16KV16", "W2A3K8V16", "W4A4KV4E8H8",
+                            "W4A8KV16H4", "W4A4K4V2E4"}) {
     Recipe r;
     testing::expect_ok(set_bits(label, r));
     EXPECT_EQ(bits_label(r), label);
@@ -209,7 +210,8 @@ TEST(BitsLabel, IsReadBack) {
   Recipe r;
   testing::expect_ok(set_bits("W8A8", r));
   EXPECT_EQ(bits_label(r), "W8A8KV16");
-  for (const char* bad : {"", "W4", "W4A8KV", "W4A8K4", "W4A8KV4x", "A4W4KV4", "W4A8V4K4"})
+  for (const char* bad : {"", "W4", "W4A8KV", "W4A8K4", "W4A8KV4x", "A4W4KV4", "W4A8V4K4",
+                          "W4A8KV4H8E8", "W4A8KV4E", "W123A4"})
     EXPECT_FALSE(set_bits(bad, r).ok()) << bad;
 }
 
