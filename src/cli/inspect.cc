@@ -7,6 +7,7 @@
 #include "cli/common.h"
 #include "cli/model_input.h"
 #include "cli/table.h"
+#include "runtime/cpu_backend.h"
 
 namespace quarot::cli {
 
@@ -49,16 +50,55 @@ double model_bytes(const ModelConfig& config, int bits) {
          matrices * static_cast<double>(config.vocab * config.hidden) * 2;
 }
 
-// Bytes of K and V a token, with a float scale and zero a head where quantised.
-double cache_bytes(const ModelConfig& config, int bits) {
-  const double heads = 2.0 * static_cast<double>(config.layers * config.kv_heads);
-  return heads * (static_cast<double>(config.head_dim) * bits / 8 + (bits < kFloatBits ? 4 : 0));
+// Bytes of K and V a token, in pages as they are held.
+double cache_bytes(const ModelConfig& config, const Precision& precision) {
+  const int64_t heads = config.layers * config.kv_heads;
+  return static_cast<double>(cache_layout(config, precision).page_bytes() * heads) / kPageTokens;
+}
+double cache_bytes_fp16(const ModelConfig& config) {
+  return 4.0 * static_cast<double>(config.layers * config.width(Space::kKey));
+}
+Precision kv4() {
+  Precision precision;
+  precision.keys.bits = precision.values.bits = 4;
+  return precision;
+}
+
+// What a matrix of a model that quarot wrote is stored as.
+std::string stored_as(const TensorSource& tensors, const std::string& name, int64_t cols) {
+  if (const TensorInfo* packed = tensors.find(name + "_packed"); packed != nullptr)
+    return fmt::format("{} bits", packed->shape.back() * 32 / cols);
+  const TensorInfo* info = tensors.find(name);
+  return info == nullptr ? "nothing of its own" : info->type;
+}
+
+std::string weights_text(const TensorSource& tensors, const ModelConfig& config) {
+  const std::string embedding = stored_as(tensors, "model.embed_tokens.weight", config.hidden);
+  return fmt::format(
+      "layers {}, embedding {}, lm_head {}",
+      stored_as(tensors, linear_name(0, Role::kQuery) + ".weight", config.hidden), embedding,
+      config.tied_embeddings ? "the same" : stored_as(tensors, "lm_head.weight", config.hidden));
+}
+
+// Not all bits have a place of their own in a page.
+std::string cache_text(const ModelConfig& config, const Precision& precision) {
+  const CacheLayout layout = cache_layout(config, precision);
+  const auto bits = [](const char* name, const CacheQuant& quant, int stored) {
+    if (!quant.enabled()) return fmt::format("{} float32", name);
+    return stored == quant.bits ? fmt::format("{} {} bits", name, quant.bits)
+                                : fmt::format("{} {} bits in {}", name, quant.bits, stored);
+  };
+  std::string text =
+      bits("K", precision.keys, layout.k_bits) + ", " + bits("V", precision.values, layout.v_bits);
+  if (layout.head_dim != config.head_dim)
+    text += fmt::format(", heads of {} in {}", config.head_dim, layout.head_dim);
+  return text;
 }
 
 struct Inspection {
   const Checkpoint* checkpoint;
   ModelConfig config;
-  std::string recipe;
+  Recipe recipe;  // of a model that quarot wrote
   double stored_bytes = 0;
   std::set<std::string> types;
 };
@@ -68,15 +108,16 @@ Result<Inspection> inspect(const Checkpoint& checkpoint) {
   inspection.checkpoint = &checkpoint;
   QUAROT_ASSIGN_OR_RETURN(inspection.config,
                           parse_config(checkpoint.config(), checkpoint.path().string()));
-  if (checkpoint.manifest()) {
-    QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, recipe_of(checkpoint));
-    inspection.recipe = fmt::format("{} ({})", recipe.name, bits_label(recipe));
-  }
+  QUAROT_ASSIGN_OR_RETURN(inspection.recipe, recipe_of(checkpoint));
   for (const TensorInfo& info : checkpoint.tensors().tensors()) {
     inspection.stored_bytes += static_cast<double>(info.bytes);
     inspection.types.insert(info.type);
   }
   return inspection;
+}
+
+std::string recipe_text(const Recipe& recipe) {
+  return fmt::format("{} ({})", recipe.name, bits_label(recipe));
 }
 
 nlohmann::json to_json(const Inspection& i) {
@@ -105,9 +146,14 @@ nlohmann::json to_json(const Inspection& i) {
                           {{"stored", i.stored_bytes},
                            {"fp16", model_bytes(c, 16)},
                            {"w4", model_bytes(c, 4)},
-                           {"cache_fp16_a_token", cache_bytes(c, 16)},
-                           {"cache_kv4_a_token", cache_bytes(c, 4)}}}};
-  if (!i.recipe.empty()) json["recipe"] = i.recipe;
+                           {"cache_a_token", cache_bytes(c, i.recipe.precision)},
+                           {"cache_fp16_a_token", cache_bytes_fp16(c)},
+                           {"cache_kv4_a_token", cache_bytes(c, kv4())}}}};
+  if (i.checkpoint->manifest()) {
+    json["recipe"] = recipe_text(i.recipe);
+    json["stored"] = {{"weights", weights_text(i.checkpoint->tensors(), c)},
+                      {"cache", cache_text(c, i.recipe.precision)}};
+  }
   return json;
 }
 
@@ -121,7 +167,11 @@ void print(const Inspection& i) {
   line("family", fmt::format("{}, {:.4g} million parameters, embeddings {}", c.family,
                              static_cast<double>(c.parameters()) / 1e6,
                              c.tied_embeddings ? "tied" : "not tied"));
-  if (!i.recipe.empty()) line("recipe", i.recipe);
+  if (i.checkpoint->manifest()) {
+    line("recipe", recipe_text(i.recipe));
+    line("weights", weights_text(i.checkpoint->tensors(), c));
+    line("cache", cache_text(c, i.recipe.precision));
+  }
   line("shape",
        fmt::format(
            "{} layers, hidden {}, FFN {}, {} heads of {} on {} KV heads, vocabulary {}, context {}",
@@ -133,9 +183,10 @@ void print(const Inspection& i) {
   bytes.add({"model", format_bytes(i.stored_bytes), format_bytes(model_bytes(c, 16)),
              format_bytes(model_bytes(c, 4))});
   const auto context = static_cast<double>(c.max_positions);
-  bytes.add({fmt::format("cache, {} tokens", c.max_positions), "",
-             format_bytes(context * cache_bytes(c, 16)),
-             format_bytes(context * cache_bytes(c, 4))});
+  bytes.add({fmt::format("cache, {} tokens", c.max_positions),
+             format_bytes(context * cache_bytes(c, i.recipe.precision)),
+             format_bytes(context * cache_bytes_fp16(c)),
+             format_bytes(context * cache_bytes(c, kv4()))});
   std::fputs(bytes.text().c_str(), stdout);
 }
 

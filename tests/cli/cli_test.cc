@@ -241,9 +241,9 @@ TEST_F(Cli, InspectAndProbeJson) {
   EXPECT_EQ(seen["family"], "llama");
   EXPECT_EQ(seen["hidden"], 64);
   EXPECT_EQ(seen["widths"].size(), 4U);
-  EXPECT_EQ(
-      keys(seen["bytes"]),
-      (std::set<std::string>{"stored", "fp16", "w4", "cache_fp16_a_token", "cache_kv4_a_token"}));
+  EXPECT_EQ(keys(seen["bytes"]),
+            (std::set<std::string>{"stored", "fp16", "w4", "cache_a_token", "cache_fp16_a_token",
+                                   "cache_kv4_a_token"}));
   const Outcome probe = run({"probe", stories_, "--text", text_, "--tokens", "100", "--json"});
   ASSERT_EQ(probe.status, 0) << probe.err;
   const json sites = json::parse(probe.out);
@@ -345,6 +345,27 @@ TEST_F(Cli, RotatedModelIsTheSameFunction) {
   expect_failure({"rotate", rotated, "-o", rotated + "2"}, 1, "carries a recipe already");
   expect_failure({"eval", rotated, "--text", text_, "--recipe", "quarot"}, 1, "original model");
   EXPECT_NE(run({"inspect", rotated}).out.find("quarot"), std::string::npos);
+}
+
+TEST_F(Cli, InspectSaysWhatIsStored) {
+  QUAROT_NEEDS(data_folder());
+  const auto stored = [&](const std::string& name, std::vector<std::string> options) {
+    const std::string folder = (folder_ / name).string();
+    std::vector<std::string> arguments = {"quantize", stories_, "-o", folder, "--recipe", "quarot"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome written = run(arguments);
+    EXPECT_EQ(written.status, 0) << written.err;
+    return json::parse(run({"inspect", folder, "--json"}).out);
+  };
+  const json few = stored("few", {"--k-bits", "3", "--v-bits", "5", "--head-bits", "8"});
+  EXPECT_EQ(few["recipe"], "quarot (W4A4K3V5H8)");
+  // Heads of 8 take a page's 16; keys of 3 bits would need 32.
+  EXPECT_EQ(few["stored"], (json{{"weights", "layers 4 bits, embedding F16, lm_head 8 bits"},
+                                 {"cache", "K 3 bits in 4, V 5 bits in 8, heads of 8 in 16"}}));
+  const json many = stored("many", {"--w-bits", "8", "--k-bits", "16", "--v-bits", "16"});
+  EXPECT_EQ(many["stored"]["weights"], "layers 8 bits, embedding F16, lm_head F16");
+  EXPECT_EQ(many["stored"]["cache"], "K float32, V float32, heads of 8 in 16");
+  EXPECT_GT(many["bytes"]["cache_a_token"], 2 * few["bytes"]["cache_a_token"].get<double>());
 }
 
 TEST_F(Cli, OutputThatCannotBeWrittenIsAnError) {
