@@ -28,7 +28,6 @@ Status copy_text_file(const fs::path& from, const fs::path& to) {
 
 bool is_tokenizer_file(std::string_view name) {
   constexpr std::string_view kNames[] = {"tokenizer.json",
-                                         "tokenizer.model",
                                          "tokenizer.gguf",
                                          "tokenizer_config.json",
                                          "vocab.json",
@@ -38,7 +37,8 @@ bool is_tokenizer_file(std::string_view name) {
                                          "added_tokens.json",
                                          "chat_template.jinja",
                                          "chat_template.json"};
-  return std::ranges::find(kNames, name) != std::end(kNames) || name.ends_with(".tiktoken");
+  return std::ranges::find(kNames, name) != std::end(kNames) || name.ends_with(".tiktoken") ||
+         name.ends_with(".model") || (name.starts_with("tok") && name.ends_with(".bin"));
 }
 
 class HuggingFaceCheckpoint final : public Checkpoint {
