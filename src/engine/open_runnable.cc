@@ -26,19 +26,23 @@ Result<RunnableModel> make_runnable(OpenModel open, const Recipe& recipe, Execut
                                     Device device,
                                     const std::optional<std::filesystem::path>& calibration,
                                     Progress& progress) {
-  QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared, prepare_model(*open.checkpoint, *open.tokenizer,
+  QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared, prepare_outer(*open.checkpoint, *open.tokenizer,
                                                                 recipe, calibration, progress));
+  // One tells of all how they can run.
+  QUAROT_ASSIGN_OR_RETURN(Layer first, prepared.next_layer());
+  prepared.model.layers.push_back(std::move(first));
   const Precision& precision = prepared.recipe.precision;
   RunnableModel runnable;
   runnable.execution = execution == Execution::kAutomatic
                            ? best_execution(prepared.model, precision, device)
                            : execution;
-  QUAROT_ASSIGN_OR_RETURN(runnable.backend, make_backend(std::move(prepared.model), precision,
-                                                         runnable.execution, device));
+  QUAROT_ASSIGN_OR_RETURN(runnable.backend,
+                          make_backend(std::move(prepared.model), precision, runnable.execution,
+                                       device, prepared.next_layer));
   return_freed_memory();
   runnable.tokenizer = std::move(open.tokenizer);
   runnable.recipe = std::move(prepared.recipe);
-  runnable.layers = std::move(prepared.layers);
+  if (prepared.reports) runnable.layers = *prepared.reports;
   runnable.calibration = std::move(prepared.calibration);
   return runnable;
 }

@@ -39,6 +39,7 @@ class SafetensorsFiles final : public TableSource<SafetensorsSource> {
     const TensorInfo& info = *find(name);
     BasicMatrix<int32_t> words(info.rows(), info.cols());
     std::memcpy(words.data(), stored.bytes.data(), stored.bytes.size());
+    table().stored(info).drop();
     return words;
   }
 

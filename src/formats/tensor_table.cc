@@ -91,13 +91,11 @@ Result<Matrix> TensorTable::read_rows(std::string_view name, int64_t first, int6
   } else {
     decode_rows(tensor, first, out);
   }
-  if (tensor.mapping != nullptr) {
-    const auto row_bytes = static_cast<size_t>(info->bytes / rows);
-    tensor.mapping->drop(tensor.interleaved_head != 0
-                             ? tensor.bytes
-                             : tensor.bytes.subspan(static_cast<size_t>(first) * row_bytes,
-                                                    static_cast<size_t>(count) * row_bytes));
-  }
+  const auto row_bytes = static_cast<size_t>(info->bytes / rows);
+  tensor.drop(tensor.interleaved_head != 0
+                  ? tensor.bytes
+                  : tensor.bytes.subspan(static_cast<size_t>(first) * row_bytes,
+                                         static_cast<size_t>(count) * row_bytes));
   return out;
 }
 

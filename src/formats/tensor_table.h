@@ -35,6 +35,12 @@ struct StoredTensor {
   // Not 0: the rows are heads of so many rows, each holding the pairs of its rotary embedding
   // interleaved (0, d/2, 1, d/2 + 1, …); they are read in the order 0, 1, …, d − 1.
   int64_t interleaved_head = 0;
+
+  // Once read, some of its bytes or all need no room in memory any more.
+  void drop(std::span<const std::byte> part) const {
+    if (mapping != nullptr) mapping->drop(part);
+  }
+  void drop() const { drop(bytes); }
 };
 
 class TensorTable {

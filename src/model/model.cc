@@ -305,11 +305,22 @@ Result<Layer> load_layer(const TensorSource& tensors, const ModelConfig& config,
 
 Result<Model> load_model(const Checkpoint& checkpoint) {
   QUAROT_ASSIGN_OR_RETURN(Model model, load_outer(checkpoint));
-  for (int64_t i = 0; i < model.config.layers; ++i) {
-    QUAROT_ASSIGN_OR_RETURN(Layer layer, load_layer(checkpoint.tensors(), model.config, i));
+  QUAROT_RETURN_IF_ERROR(complete(model, layers_of(checkpoint, model.config)));
+  return model;
+}
+
+NextLayer layers_of(const Checkpoint& checkpoint, const ModelConfig& config) {
+  return [&tensors = checkpoint.tensors(), config, index = int64_t{0}]() mutable {
+    return load_layer(tensors, config, index++);
+  };
+}
+
+Status complete(Model& model, const NextLayer& next_layer) {
+  while (static_cast<int64_t>(model.layers.size()) < model.config.layers) {
+    QUAROT_ASSIGN_OR_RETURN(Layer layer, next_layer());
     model.layers.push_back(std::move(layer));
   }
-  return model;
+  return {};
 }
 
 }  // namespace quarot

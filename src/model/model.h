@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -76,6 +77,16 @@ Result<Matrix> load_embeddings(const TensorSource& tensors, const ModelConfig& c
 Result<Layer> load_layer(const TensorSource& tensors, const ModelConfig& config, int64_t index);
 
 Result<Model> load_model(const Checkpoint& checkpoint);
+
+// Gives the layers that a model still lacks, each call the next one: whoever packs or writes them
+// need not hold them all.
+using NextLayer = std::function<Result<Layer>()>;
+
+// All of a checkpoint's, which must outlive it.
+NextLayer layers_of(const Checkpoint& checkpoint, const ModelConfig& config);
+
+// Takes in all that are missing.
+Status complete(Model& model, const NextLayer& next_layer);
 
 // Turns weights held as integers back into float: what the simulated backend computes with.
 void dequantize(Layer& layer);

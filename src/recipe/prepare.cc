@@ -46,7 +46,7 @@ Result<Recipe> recipe_of(const Checkpoint& checkpoint) {
   return parse_recipe(*recipe, where);
 }
 
-Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                                     const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,
                                     Progress& progress) {
@@ -61,7 +61,8 @@ Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenize
   }
   if (treated) {
     progress.stage("loading", 1);
-    QUAROT_ASSIGN_OR_RETURN(prepared.model, load_model(checkpoint));
+    QUAROT_ASSIGN_OR_RETURN(prepared.model, load_outer(checkpoint));
+    prepared.next_layer = layers_of(checkpoint, prepared.model.config);
     return prepared;
   }
   QUAROT_ASSIGN_OR_RETURN(const ModelConfig config,
@@ -75,9 +76,21 @@ Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenize
     prepared.calibration = calibration ? calibration->string() : "text the model wrote itself";
   }
   QUAROT_ASSIGN_OR_RETURN(prepared.model, load_outer(checkpoint));
-  const auto load = [&](int64_t i) { return load_layer(checkpoint.tensors(), config, i); };
-  QUAROT_ASSIGN_OR_RETURN(prepared.layers,
-                          quantize_model(prepared.recipe, windows, load, prepared.model, progress));
+  QUAROT_ASSIGN_OR_RETURN(FinishedLayers layers,
+                          quantize_model(prepared.recipe, windows, layers_of(checkpoint, config),
+                                         prepared.model, progress));
+  prepared.next_layer = std::move(layers.next);
+  prepared.reports = std::move(layers.reports);
+  return prepared;
+}
+
+Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                                    const Recipe& recipe,
+                                    const std::optional<std::filesystem::path>& calibration,
+                                    Progress& progress) {
+  QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared,
+                          prepare_outer(checkpoint, tokenizer, recipe, calibration, progress));
+  QUAROT_RETURN_IF_ERROR(complete(prepared.model, prepared.next_layer));
   return prepared;
 }
 

@@ -14,8 +14,10 @@ namespace quarot {
 
 struct PreparedModel {
   Model model;
+  NextLayer next_layer;  // for those that `model` lacks; refers to what prepare_… was given
   Recipe recipe;
-  std::vector<LayerReport> layers;  // empty for a model that carries its recipe already
+  // Of the layers given so far; null for a model that carries its recipe already.
+  std::shared_ptr<const std::vector<LayerReport>> reports;
   std::string
       calibration;  // for people: where the calibration tokens came from; empty: none were needed
 };
@@ -27,7 +29,13 @@ Result<std::vector<std::vector<Token>>> calibration_windows(
     const std::optional<std::filesystem::path>& text, Progress& progress);
 
 // Loads, calibrates, rotates and quantises (simulated). A model that quarot wrote carries its
-// recipe already: another one on top of it is kInvalidArgument.
+// recipe already: another one on top of it is kInvalidArgument. The layers are all yet to come …
+Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                                    const Recipe& recipe,
+                                    const std::optional<std::filesystem::path>& calibration,
+                                    Progress& progress);
+
+// … or all there.
 Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                                     const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,

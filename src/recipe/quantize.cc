@@ -137,12 +137,10 @@ void quantize_tables(const Recipe& recipe, Model& model) {
   if (!model.lm_head.empty()) round_table(recipe.head_bits, model.lm_head);
 }
 
-Result<std::vector<LayerReport>> quantize_model(const Recipe& recipe,
-                                                std::span<const std::vector<Token>> windows,
-                                                FunctionRef<Result<Layer>(int64_t)> load,
-                                                Model& model, Progress& progress) {
-  std::vector<LayerReport> reports;
-  QUAROT_ASSIGN_OR_RETURN(const auto pipeline,
+Result<FinishedLayers> quantize_model(const Recipe& recipe,
+                                      std::span<const std::vector<Token>> windows, NextLayer floats,
+                                      Model& model, Progress& progress) {
+  QUAROT_ASSIGN_OR_RETURN(std::shared_ptr<LayerPipeline> pipeline,
                           LayerPipeline::create(recipe, model.config, progress));
   QUAROT_RETURN_IF_ERROR(pipeline->begin(windows, [&](std::span<const Token> tokens) {
     Matrix rows(static_cast<int64_t>(tokens.size()), model.config.hidden);
@@ -150,18 +148,21 @@ Result<std::vector<LayerReport>> quantize_model(const Recipe& recipe,
       model.embedding.read_row(tokens[static_cast<size_t>(r)], rows.row(r));
     return Result<Matrix>(std::move(rows));
   }));
-  progress.stage("quantising layers", model.config.layers);
-  for (int64_t i = 0; i < model.config.layers; ++i) {
-    QUAROT_RETURN_IF_ERROR(progress.check());
-    QUAROT_ASSIGN_OR_RETURN(Layer layer, load(i));
-    QUAROT_ASSIGN_OR_RETURN(const LayerReport report, pipeline->finish(i, layer));
-    reports.push_back(report);
-    model.layers.push_back(std::move(layer));
-    progress.advance(1);
-  }
   pipeline->transformer().transform_outer(model);
   quantize_tables(recipe, model);
-  return reports;
+  progress.stage("quantising layers", model.config.layers);
+  auto reports = std::make_shared<std::vector<LayerReport>>();
+  NextLayer next = [pipeline, floats = std::move(floats), reports,
+                    &progress]() mutable -> Result<Layer> {
+    QUAROT_RETURN_IF_ERROR(progress.check());
+    QUAROT_ASSIGN_OR_RETURN(Layer layer, floats());
+    QUAROT_ASSIGN_OR_RETURN(const LayerReport report,
+                            pipeline->finish(static_cast<int64_t>(reports->size()), layer));
+    reports->push_back(report);
+    progress.advance(1);
+    return layer;
+  };
+  return FinishedLayers{std::move(next), std::move(reports)};
 }
 
 }  // namespace quarot

@@ -61,11 +61,17 @@ class LayerPipeline {
 // Rounds the embedding and lm_head, a scale a row. Tied tables of the same bits stay one.
 void quantize_tables(const Recipe& recipe, Model& model);
 
-// All layers, and the tables rounded, into a model that has everything else already. `load` gives
-// layer i, float and in the model's own basis; one float layer is in memory at a time.
-Result<std::vector<LayerReport>> quantize_model(const Recipe& recipe,
-                                                std::span<const std::vector<Token>> windows,
-                                                FunctionRef<Result<Layer>(int64_t)> load,
-                                                Model& model, Progress& progress);
+// The layers of a model as they are asked for, and what was found out about those given so far.
+struct FinishedLayers {
+  NextLayer next;
+  std::shared_ptr<const std::vector<LayerReport>> reports;
+};
+
+// Finishes a model that has everything but its layers, tables rounded, and gives these, finished,
+// as they are asked for: one float layer is in memory at a time. `floats` gives them in the model's
+// own basis. What is given refers to `progress`.
+Result<FinishedLayers> quantize_model(const Recipe& recipe,
+                                      std::span<const std::vector<Token>> windows, NextLayer floats,
+                                      Model& model, Progress& progress);
 
 }  // namespace quarot

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <regex>
 
 #include "kernels/cpu/cache.h"

@@ -59,7 +59,8 @@ Execution best_execution(const Model& model, const Precision& precision, Device 
 }
 
 Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& precision,
-                                              Execution execution, Device device) {
+                                              Execution execution, Device device,
+                                              const NextLayer& next_layer) {
   QUAROT_RETURN_IF_ERROR(check_device(device));
   if (precision.needs_simulation() && (execution == Execution::kPacked || device != Device::kCpu)) {
     return error(ErrorCode::kUnsupported,
@@ -67,12 +68,13 @@ Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& prec
                  "--execution packed and --device cuda");
   }
   if (execution == Execution::kAutomatic) execution = best_execution(model, precision, device);
+  if (execution == Execution::kPacked && device == Device::kCpu) {
+    return as_backend(PackedBackend::create(std::move(model), precision, next_layer));
+  }
+  QUAROT_RETURN_IF_ERROR(complete(model, next_layer));
 #ifdef QUAROT_CUDA
   if (device == Device::kCuda) return make_cuda(std::move(model), precision, execution);
 #endif
-  if (execution == Execution::kPacked) {
-    return as_backend(PackedBackend::create(std::move(model), precision));
-  }
   if (const auto kernels = cpu::kernels(); !kernels.ok()) return kernels.error();
   auto shared = std::make_shared<const Model>(std::move(model));
   return std::unique_ptr<Backend>(std::make_unique<SimulatedBackend>(std::move(shared), precision));

@@ -11,11 +11,14 @@ namespace quarot {
 // kUnsupported, saying what to do, where this build or this machine lacks the device.
 Status check_device(Device device);
 
-// What Execution::kAutomatic means for this model.
+// What Execution::kAutomatic means for this model, by the layers it has already.
 Execution best_execution(const Model& model, const Precision& precision,
                          Device device = Device::kCpu);
 
+// The layers that the model lacks come from `next_layer`; a backend that packs them holds one at a
+// time.
 Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& precision,
-                                              Execution execution, Device device = Device::kCpu);
+                                              Execution execution, Device device = Device::kCpu,
+                                              const NextLayer& next_layer = {});
 
 }  // namespace quarot

@@ -23,6 +23,29 @@ size_t index_of(Space site) {
   return static_cast<size_t>(std::ranges::find(kSites, site) - kSites.begin());
 }
 
+Status check_layer(const Layer& layer, const ActivationQuant& a) {
+  for (const Linear& linear : layer.linears) {
+    if (!linear.quantized || !linear.quantized->quant.symmetric ||
+        (linear.quantized->quant.bits != 4 && linear.quantized->quant.bits != 8)) {
+      return error(ErrorCode::kUnsupported, "packed weights are symmetric, of 4 or 8 bits");
+    }
+    const int64_t width = linear.quantized->values.cols();
+    const int64_t group = width / linear.quantized->scales.cols();
+    if (a.enabled() && a.group != 0 && a.group != group) {
+      return error(ErrorCode::kUnsupported,
+                   "activations in groups of {} on weights in groups of {}: packed products need "
+                   "the same groups, or one scale a token",
+                   a.group, group);
+    }
+    const int64_t multiple = a.enabled() ? 32 : 8;
+    if (group != width && group % multiple != 0) {
+      return error(ErrorCode::kUnsupported,
+                   "weights in groups of {}: packed ones need a multiple of {}", group, multiple);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status PackedBackend::check(const Model& model, const Precision& precision) {
@@ -32,36 +55,23 @@ Status PackedBackend::check(const Model& model, const Precision& precision) {
                  "packed weights are multiplied with symmetric activations of 2 to 8 bits, or with "
                  "floats");
   }
-  for (const Layer& layer : model.layers) {
-    for (const Linear& linear : layer.linears) {
-      if (!linear.quantized || !linear.quantized->quant.symmetric ||
-          (linear.quantized->quant.bits != 4 && linear.quantized->quant.bits != 8)) {
-        return error(ErrorCode::kUnsupported, "packed weights are symmetric, of 4 or 8 bits");
-      }
-      const int64_t width = linear.quantized->values.cols();
-      const int64_t group = width / linear.quantized->scales.cols();
-      if (a.enabled() && a.group != 0 && a.group != group) {
-        return error(ErrorCode::kUnsupported,
-                     "activations in groups of {} on weights in groups of {}: packed products need "
-                     "the same groups, or one scale a token",
-                     a.group, group);
-      }
-      const int64_t multiple = a.enabled() ? 32 : 8;
-      if (group != width && group % multiple != 0) {
-        return error(ErrorCode::kUnsupported,
-                     "weights in groups of {}: packed ones need a multiple of {}", group, multiple);
-      }
-    }
-  }
+  for (const Layer& layer : model.layers) QUAROT_RETURN_IF_ERROR(check_layer(layer, a));
   return cpu::check(cache_layout(model.config, precision));
 }
 
 Result<std::unique_ptr<PackedBackend>> PackedBackend::create(Model model,
-                                                             const Precision& precision) {
+                                                             const Precision& precision,
+                                                             const NextLayer& next_layer) {
   QUAROT_RETURN_IF_ERROR(check(model, precision));
   QUAROT_ASSIGN_OR_RETURN(const cpu::Kernels* kernels, cpu::kernels());
-  std::vector<PackedLayer> layers(model.layers.size());
-  for (size_t i = 0; i < layers.size(); ++i) {
+  const auto count = static_cast<size_t>(model.config.layers);
+  std::vector<PackedLayer> layers(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (i == model.layers.size()) {
+      QUAROT_ASSIGN_OR_RETURN(Layer next, next_layer());
+      QUAROT_RETURN_IF_ERROR(check_layer(next, precision.activations));
+      model.layers.push_back(std::move(next));
+    }
     for (const Space site : kSites) {
       QUAROT_ASSIGN_OR_RETURN(layers[i][index_of(site)],
                               pack(model.layers[i], site, !precision.activations.enabled()));

@@ -16,8 +16,10 @@ class PackedBackend final : public CpuBackend {
   // simulated.
   static Status check(const Model& model, const Precision& precision);
 
-  // Packs the weights for the kernels and keeps of the model what else it needs.
-  static Result<std::unique_ptr<PackedBackend>> create(Model model, const Precision& precision);
+  // Packs the weights for the kernels and keeps of the model what else it needs. The layers that
+  // the model lacks come from `next_layer`, each packed before the next.
+  static Result<std::unique_ptr<PackedBackend>> create(Model model, const Precision& precision,
+                                                       const NextLayer& next_layer = {});
 
  private:
   // The linears that read one site, one below the other: a single product computes them all.

@@ -201,25 +201,55 @@ void write_model(const fs::path& folder, int64_t layers) {
   std::ofstream(folder / "model.safetensors.index.json") << json{{"weight_map", map}};
 }
 
-// 4 layers or 24: the peak is the same to less than two layers, of which each takes 4 MiB.
-TEST_F(Quantize, MemoryDoesNotGrowWithTheLayers) {
-  for (const int64_t layers : {4, 24}) {
-    const fs::path model = folder_ / std::to_string(layers);
-    write_model(model, layers);
-    fs::copy_file(stories() / "tok512.bin", model / "tokenizer.bin");
+// Models of 4 layers and of 24, and what the program says it held in memory at most.
+class Layers : public Quantize {
+ protected:
+  void SetUp() override {
+    Quantize::SetUp();
+    if (IsSkipped()) return;
+    for (const int64_t layers : {4, 24}) {
+      const fs::path model = folder_ / std::to_string(layers);
+      write_model(model, layers);
+      fs::copy_file(stories() / "tok512.bin", model / "tokenizer.bin");
+    }
   }
-  const auto peak = [&](const char* model, const Arguments& options) {
-    const Outcome done = expect_done(quantize("out", options, folder_ / model));
+
+  static int64_t peak(const Arguments& arguments) {
+    return json::parse(expect_done(arguments).out)["peak_bytes"].get<int64_t>();
+  }
+};
+
+// The peak is the same to less than two layers, of which each takes 4 MiB.
+TEST_F(Layers, QuantizingHoldsTwo) {
+  const auto peak_of = [&](const char* model, const Arguments& options) {
     fs::remove_all(folder_ / "out");
-    return json::parse(done.out)["peak_bytes"].get<int64_t>();
+    return peak(quantize("out", options, folder_ / model));
   };
   const Arguments few = {"--w-clip", "none", "--calibration-tokens", "256"};
   Arguments gptq = few;
   gptq.insert(gptq.end(), {"--w-method", "gptq"});
   for (const Arguments& options : {calibrated(few), calibrated(gptq)}) {
     SCOPED_TRACE(::testing::PrintToString(options));
-    EXPECT_LT(peak("24", options) - peak("4", options), 2 * kLayerBytes);
+    EXPECT_LT(peak_of("24", options) - peak_of("4", options), 2 * kLayerBytes);
   }
+}
+
+// Each layer more takes the half byte a weight that it is packed in, and no more on the way there,
+// whether it is read packed or rounded in memory.
+TEST_F(Layers, RunningHoldsThemPacked) {
+  const Arguments recipe = {"--recipe", "quarot", "--w-clip", "none"};
+  const auto peak_of = [&](const fs::path& model, const Arguments& options) {
+    Arguments arguments = {"eval",   folder_ / model, "--text", folder_ / "text.txt",
+                           "--json", "--window",      "64",     "--max-windows",
+                           "1",      "--threads",     "1"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return peak(arguments);
+  };
+  constexpr int64_t kPacked = 20 * kLayerBytes / 8;
+  EXPECT_LT(peak_of("24", recipe) - peak_of("4", recipe), kPacked + kLayerBytes);
+  for (const std::string model : {"4", "24"})
+    expect_done(quantize("packed" + model, recipe, folder_ / model));
+  EXPECT_LT(peak_of("packed24", {}) - peak_of("packed4", {}), kPacked + kLayerBytes / 2);
 }
 
 }  // namespace

@@ -11,10 +11,11 @@ inline Model quantized(const Recipe& recipe, const Model& original,
   NoProgress progress;
   Model model = original;
   model.layers.clear();
-  const auto load = [&](int64_t i) {
-    return Result<Layer>(original.layers[static_cast<size_t>(i)]);
+  const NextLayer floats = [&, index = size_t{0}]() mutable {
+    return Result<Layer>(original.layers[index++]);
   };
-  value_of(quantize_model(recipe, windows, load, model, progress));
+  expect_ok(
+      complete(model, value_of(quantize_model(recipe, windows, floats, model, progress)).next));
   return model;
 }
 
