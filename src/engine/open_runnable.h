@@ -25,7 +25,7 @@ struct RunnableModel {
   std::unique_ptr<Tokenizer> tokenizer;
   Recipe recipe;
   std::vector<LayerReport> layers;  // as PreparedModel has them
-  std::string calibration;  // as PreparedModel has it
+  std::string calibration;          // as PreparedModel has it
   Execution execution = Execution::kSimulated;
   std::unique_ptr<Backend> backend;
 };

@@ -23,7 +23,7 @@ constexpr double kOptimalRms = 1.03;  // of weights in units of the lattice
 // The vectors s, element after element: [8][256].
 struct Shapes {
   std::array<std::array<float, kShapes>, kWidth> element;
-  std::array<float, kShapes> norm;  // ‖s‖²
+  std::array<float, kShapes> norm;   // ‖s‖²
   std::array<uint8_t, kShapes> odd;  // whether an odd number of signs makes the sum even
 };
 
