@@ -36,6 +36,23 @@ Result<std::vector<std::vector<Token>>> calibration_windows(
   return sample_windows(tokens, wanted, window, bos, recipe.seed);
 }
 
+std::string calibration_source(const Recipe& recipe,
+                               const std::optional<std::filesystem::path>& text) {
+  if (!recipe.calibrates()) return "";
+  return text ? text->string() : "text the model wrote itself";
+}
+
+bool same_weights(const Recipe& a, const Recipe& b) {
+  // What rounds or scales with an eye on the quantised activations.
+  const bool looks = (b.uses_gptq() && b.gptq_quantized_inputs) || b.scaling.search ||
+                     a.precision.kept.enabled() || b.precision.kept.enabled();
+  if (looks && a.precision != b.precision) return false;
+  Recipe other = b;
+  other.name = a.name;
+  other.precision = a.precision;
+  return nlohmann::json(a) == nlohmann::json(other);
+}
+
 Result<Recipe> recipe_of(const Checkpoint& checkpoint) {
   if (!checkpoint.manifest()) return Recipe();
   const std::string where = (checkpoint.path() / "quarot.json").string();
@@ -68,12 +85,12 @@ Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenize
   QUAROT_ASSIGN_OR_RETURN(const ModelConfig config,
                           parse_config(checkpoint.config(), checkpoint.path().string()));
   prepared.recipe = fitted(recipe, config);
+  prepared.calibration = calibration_source(recipe, calibration);
   QUAROT_RETURN_IF_ERROR(check(prepared.recipe, config));
   std::vector<std::vector<Token>> windows;
   if (recipe.calibrates()) {
     QUAROT_ASSIGN_OR_RETURN(
         windows, calibration_windows(recipe, checkpoint, tokenizer, calibration, progress));
-    prepared.calibration = calibration ? calibration->string() : "text the model wrote itself";
   }
   QUAROT_ASSIGN_OR_RETURN(prepared.model, load_outer(checkpoint));
   QUAROT_ASSIGN_OR_RETURN(FinishedLayers layers,

@@ -16,10 +16,14 @@ struct PreparedModel {
   Model model;
   NextLayer next_layer;  // for those that `model` lacks; refers to what prepare_… was given
   Recipe recipe;
+<<<<<<< HEAD
   // Of the layers given so far; null for a model that carries its recipe already.
   std::shared_ptr<const std::vector<LayerReport>> reports;
   std::string
       calibration;  // for people: where the calibration tokens came from; empty: none were needed
+=======
+  std::string calibration;  // calibration_source()
+>>>>>>> 9202d3a (Keep results under everything they depend on)
 };
 
 // Calibration tokens for a recipe: from the text file, or, where there is none, written by the
@@ -27,6 +31,14 @@ struct PreparedModel {
 Result<std::vector<std::vector<Token>>> calibration_windows(
     const Recipe& recipe, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
     const std::optional<std::filesystem::path>& text, Progress& progress);
+
+// Where these come from, for people; empty for a recipe that needs none.
+std::string calibration_source(const Recipe& recipe,
+                               const std::optional<std::filesystem::path>& text);
+
+// Whether prepare_model() makes the same weights of both recipes, which then differ only in how
+// activations and the cache are quantised.
+bool same_weights(const Recipe& a, const Recipe& b);
 
 // Loads, calibrates, rotates and quantises (simulated). A model that quarot wrote carries its
 // recipe already: another one on top of it is kInvalidArgument. The layers are all yet to come …

@@ -1,0 +1,148 @@
+#include "eval/evaluator.h"
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/mapped_file.h"
+#include "eval/result_json.h"
+#include "runtime/make_backend.h"
+
+namespace quarot {
+
+namespace {
+
+// Of the tokens and which of them are scored.
+std::string hash_of(std::span<const EvalWindow> windows) {
+  std::vector<int64_t> numbers;
+  for (const EvalWindow& window : windows) {
+    numbers.push_back(std::ssize(window.tokens));
+    numbers.push_back(window.scored);
+    numbers.insert(numbers.end(), window.tokens.begin(), window.tokens.end());
+  }
+  return content_hash(std::as_bytes(std::span(numbers)));
+}
+
+// A task's answers count beside its tokens.
+std::string hash_of(const Task& task) {
+  std::string hashes;
+  for (const std::vector<EvalWindow>& item : task.items) hashes += hash_of(item);
+  for (const TaskItem& item : task.texts) {
+    hashes += fmt::format("{} ", item.gold.value_or(item.pairs.size()));
+    for (const double norm : item.norm) hashes += fmt::format("{} ", norm);
+  }
+  return content_hash(hashes);
+}
+
+// The stored result of this key, or else the measured one, which is stored.
+template <typename T, typename Measure>
+Result<T> answer(const std::optional<ResultStore>& store, const ResultKey& key,
+                 Result<T> (*parse)(const nlohmann::json&, const std::string&), Measure measure) {
+  if (!store) return measure();
+  QUAROT_ASSIGN_OR_RETURN(const std::optional<nlohmann::json> kept, store->find(key));
+  if (kept) return parse(*kept, store->path(key).string());
+  QUAROT_ASSIGN_OR_RETURN(const T result, measure());
+  QUAROT_RETURN_IF_ERROR(store->keep(key, result));
+  return result;
+}
+
+}  // namespace
+
+Result<Evaluator> Evaluator::create(const OpenModel& model, EvaluatorOptions options) {
+  Evaluator evaluator(model, std::move(options));
+  const EvaluatorOptions& given = evaluator.options_;
+  if (given.calibration) {
+    QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(*given.calibration));
+    evaluator.calibration_hash_ = content_hash(text);
+  }
+  evaluator.windows_hash_ = hash_of(given.windows);
+  for (const Task& task : given.tasks) evaluator.task_hashes_.push_back(hash_of(task));
+  return evaluator;
+}
+
+Result<Measured> Evaluator::measure(const Recipe& recipe, const Recipe* next, Progress& progress) {
+  Measured measured{recipe, calibration_source(recipe, options_.calibration), {}, {}};
+  std::unique_ptr<Backend> backend;
+  const auto opened = [&]() -> Status {
+    if (backend) return {};
+    QUAROT_ASSIGN_OR_RETURN(backend, open(recipe, next, progress));
+    return {};
+  };
+  if (!options_.windows.empty()) {
+    QUAROT_ASSIGN_OR_RETURN(measured.perplexity,
+                            answer(options_.store, perplexity_key(recipe), parse_perplexity,
+                                   [&]() -> Result<PerplexityResult> {
+                                     QUAROT_RETURN_IF_ERROR(opened());
+                                     if (options_.against_float)
+                                       QUAROT_RETURN_IF_ERROR(open_reference(progress));
+                                     return measure_perplexity(*backend, reference_.get(),
+                                                               options_.windows, progress);
+                                   }));
+  }
+  for (size_t i = 0; i < options_.tasks.size(); ++i) {
+    QUAROT_ASSIGN_OR_RETURN(
+        const TaskResult result,
+        answer(options_.store, task_key(recipe, i), parse_task_result, [&]() -> Result<TaskResult> {
+          QUAROT_RETURN_IF_ERROR(opened());
+          return measure_task(*backend, options_.tasks[i], progress);
+        }));
+    measured.tasks.push_back(result);
+  }
+  return measured;
+}
+
+// On the CPU integers give the same bits as simulated quantisers, faster.
+Result<std::unique_ptr<Backend>> Evaluator::open(const Recipe& recipe, const Recipe* next,
+                                                 Progress& progress) {
+  if (!prepared_ || !same_weights(prepared_->recipe, recipe)) {
+    prepared_.reset();
+    QUAROT_ASSIGN_OR_RETURN(prepared_, prepare(recipe, progress));
+  }
+  const bool shared = next != nullptr && same_weights(prepared_->recipe, *next);
+  Model model = shared ? prepared_->model : std::move(prepared_->model);
+  if (!shared) prepared_.reset();
+  return make_backend(
+      std::move(model), recipe.precision,
+      options_.device == Device::kCpu ? Execution::kAutomatic : Execution::kSimulated,
+      options_.device);
+}
+
+Status Evaluator::open_reference(Progress& progress) {
+  if (reference_) return {};
+  QUAROT_ASSIGN_OR_RETURN(PreparedModel original, prepare(Recipe(), progress));
+  QUAROT_ASSIGN_OR_RETURN(reference_, make_backend(std::move(original.model), Precision(),
+                                                   Execution::kSimulated, options_.device));
+  return {};
+}
+
+Result<PreparedModel> Evaluator::prepare(const Recipe& recipe, Progress& progress) const {
+  return prepare_model(*model_->checkpoint, *model_->tokenizer, recipe, options_.calibration,
+                       progress);
+}
+
+ResultKey Evaluator::key_of(const Recipe& recipe) const {
+  ResultKey key;
+  key.program = options_.program;
+  key.model = options_.model_hash;
+  key.recipe = recipe;
+  if (recipe.calibrates()) key.calibration = calibration_hash_;
+  key.device = options_.device == Device::kCpu ? "cpu" : "cuda";
+  key.execution = "simulated";
+  return key;
+}
+
+ResultKey Evaluator::perplexity_key(const Recipe& recipe) const {
+  ResultKey key = key_of(recipe);
+  key.measure = options_.against_float ? "perplexity, divergence from float" : "perplexity";
+  key.protocol = options_.protocol;
+  key.tokens = windows_hash_;
+  return key;
+}
+
+ResultKey Evaluator::task_key(const Recipe& recipe, size_t task) const {
+  ResultKey key = key_of(recipe);
+  key.measure = "task " + options_.tasks[task].name;
+  key.protocol = fmt::format("zero-shot, {} items", options_.tasks[task].items.size());
+  key.tokens = task_hashes_[task];
+  return key;
+}
+
+}  // namespace quarot

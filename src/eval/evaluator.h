@@ -1,0 +1,69 @@
+// Measures recipes of one model, one after another, on the same windows and tasks, and remembers
+// what it has measured.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/open_runnable.h"
+#include "eval/perplexity.h"
+#include "eval/result_store.h"
+#include "eval/tasks.h"
+
+namespace quarot {
+
+struct EvaluatorOptions {
+  std::vector<EvalWindow> windows;  // none: no perplexity
+  std::string protocol;             // how they were cut, for people
+  std::vector<Task> tasks;
+  bool against_float = false;  // also the divergence from the float model, which runs beside each
+  std::optional<std::filesystem::path> calibration;
+  Device device = Device::kCpu;
+  std::optional<ResultStore> store;
+  std::string program;     // what measures: a version, and what tells its builds apart
+  std::string model_hash;  // model_hash(), where there is a store
+};
+
+struct Measured {
+  Recipe recipe;
+  std::string calibration;  // for people, as PreparedModel has it
+  std::optional<PerplexityResult> perplexity;
+  std::vector<TaskResult> tasks;  // in the options' order
+};
+
+class Evaluator {
+ public:
+  // `model` must outlive it.
+  static Result<Evaluator> create(const OpenModel& model, EvaluatorOptions options);
+
+  const EvaluatorOptions& options() const { return options_; }
+
+  // What the store has is taken from it; everything else is measured and kept at once. `next` is
+  // the recipe to come: one that shares this one's weights will find them prepared.
+  Result<Measured> measure(const Recipe& recipe, const Recipe* next, Progress& progress);
+
+ private:
+  Evaluator(const OpenModel& model, EvaluatorOptions options)
+      : model_(&model), options_(std::move(options)) {}
+
+  ResultKey key_of(const Recipe& recipe) const;
+  ResultKey perplexity_key(const Recipe& recipe) const;
+  ResultKey task_key(const Recipe& recipe, size_t task) const;
+
+  Result<PreparedModel> prepare(const Recipe& recipe, Progress& progress) const;
+  Result<std::unique_ptr<Backend>> open(const Recipe& recipe, const Recipe* next,
+                                        Progress& progress);
+  Status open_reference(Progress& progress);
+
+  const OpenModel* model_;
+  EvaluatorOptions options_;
+  std::string calibration_hash_, windows_hash_;
+  std::vector<std::string> task_hashes_;
+  std::optional<PreparedModel> prepared_;  // kept for the next recipe
+  std::unique_ptr<Backend> reference_;     // the float model, once it is needed
+};
+
+}  // namespace quarot
