@@ -69,6 +69,7 @@ void add_rotate(CLI::App& app, Command& selected);
 void add_quantize(CLI::App& app, Command& selected);
 void add_eval(CLI::App& app, Command& selected);
 void add_compare(CLI::App& app, Command& selected);
+void add_study(CLI::App& app, Command& selected);
 void add_bench(CLI::App& app, Command& selected);
 void add_generate(CLI::App& app, Command& selected);
 void add_chat(CLI::App& app, Command& selected);

@@ -1,15 +1,14 @@
 // quarot compare: several recipes side by side, all against the float model of the same run.
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <deque>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "cli/common.h"
+#include "cli/recipe_rows.h"
 #include "cli/table.h"
 #include "cli/text_input.h"
-#include "runtime/simulated_backend.h"
+#include "eval/result_json.h"
 
 namespace quarot::cli {
 
@@ -20,165 +19,132 @@ struct CompareOptions {
   CommonOptions common;
   RecipeOptions recipe;
   TextInput text;
+  TaskInput tasks;
   std::vector<std::string> recipes = {"naive", "quarot", "balanced"};
   std::vector<std::string> bits = {"W4A4KV4"};
 };
 
-struct Entry {
-  Recipe recipe;
-  std::string calibration;
-  PerplexityResult result;
-};
-
 struct Comparison {
-  std::vector<Entry> entries;  // the float model first
+  EvaluatorOptions measured;
+  std::vector<Measured> rows;  // the float model first
   double seconds = 0;
 };
 
-// One recipe at every requested width, those with the same weights together: these share a model,
-// which is made and held once.
-Result<std::vector<std::vector<Recipe>>> variants(const CompareOptions& options,
-                                                  const std::string& name) {
-  std::vector<std::vector<Recipe>> groups;
-  for (const std::string& label : options.bits) {
-    QUAROT_ASSIGN_OR_RETURN(Recipe recipe, options.recipe.recipe(name));
-    QUAROT_RETURN_IF_ERROR(set_bits(label, recipe));
-    const auto same = std::ranges::find_if(groups, [&](const std::vector<Recipe>& group) {
-      return group.front().weights.bits == recipe.weights.bits;
-    });
-    if (same == groups.end()) {
-      groups.push_back({std::move(recipe)});
-    } else {
-      same->push_back(std::move(recipe));
-    }
-  }
-  return groups;
-}
-
-// Measures one group after another; float comes along with the first.
-class Comparer {
- public:
-  Comparer(const CompareOptions& options, const OpenModel& open, Progress& progress)
-      : options_(options), open_(open), progress_(progress) {}
-
-  Result<std::vector<Entry>> run(const std::vector<std::vector<Recipe>>& groups) {
-    QUAROT_ASSIGN_OR_RETURN(windows_, options_.text.windows(*open_.tokenizer));
-    QUAROT_ASSIGN_OR_RETURN(const PreparedModel original, prepare(Recipe()));
-    SimulatedBackend reference(original.model, Precision());
-    if (groups.empty()) QUAROT_RETURN_IF_ERROR(measure(original, {}, reference));
-    for (const std::vector<Recipe>& group : groups) {
-      QUAROT_ASSIGN_OR_RETURN(const PreparedModel prepared, prepare(group.front()));
-      QUAROT_RETURN_IF_ERROR(measure(prepared, group, reference));
-    }
-    return std::move(entries_);
-  }
-
- private:
-  Result<PreparedModel> prepare(const Recipe& recipe) {
-    return prepare_model(*open_.checkpoint, *open_.tokenizer, recipe, options_.recipe.calibration(),
-                         progress_);
-  }
-
-  Status measure(const PreparedModel& prepared, std::vector<Recipe> recipes, Backend& reference) {
-    std::deque<SimulatedBackend> backends;
-    std::vector<Backend*> models;
-    for (const Recipe& recipe : recipes) {
-      models.push_back(&backends.emplace_back(prepared.model, recipe.precision));
-    }
-    if (entries_.empty()) {
-      recipes.insert(recipes.begin(), Recipe());
-      models.insert(models.begin(), &reference);
-    }
-    QUAROT_ASSIGN_OR_RETURN(std::vector<PerplexityResult> results,
-                            measure_perplexities(models, &reference, windows_, progress_));
-    for (size_t i = 0; i < recipes.size(); ++i) {
-      entries_.push_back({recipes[i], prepared.calibration, std::move(results[i])});
-    }
-    return {};
-  }
-
-  const CompareOptions& options_;
-  const OpenModel& open_;
-  Progress& progress_;
-  std::vector<EvalWindow> windows_;
-  std::vector<Entry> entries_;
-};
-
-Result<Comparison> compare(const CompareOptions& options, Progress& progress) {
-  const auto start = std::chrono::steady_clock::now();
-  QUAROT_RETURN_IF_ERROR(options.common.apply());
-  std::vector<std::vector<Recipe>> groups;
+// Float, then each recipe at every requested width.
+Result<std::vector<RecipeRow>> rows_of(const CompareOptions& options) {
+  std::vector<RecipeRow> rows = {{"float", Recipe()}};
   for (const std::string& name : options.recipes) {
     if (name == "float") continue;  // always there
-    QUAROT_ASSIGN_OR_RETURN(std::vector<std::vector<Recipe>> more, variants(options, name));
-    std::ranges::move(more, std::back_inserter(groups));
+    for (const std::string& label : options.bits) {
+      QUAROT_ASSIGN_OR_RETURN(Recipe recipe, options.recipe.recipe(name));
+      QUAROT_RETURN_IF_ERROR(set_bits(label, recipe));
+      rows.push_back({recipe.name + " " + label, std::move(recipe)});
+    }
   }
+  return rows;
+}
+
+Result<Comparison> compare(const CompareOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  QUAROT_RETURN_IF_ERROR(options.common.apply(true));
+  QUAROT_ASSIGN_OR_RETURN(const std::vector<RecipeRow> rows, rows_of(options));
   QUAROT_ASSIGN_OR_RETURN(const OpenModel open, open_model(options.model.path));
+  EvaluatorOptions wanted;
+  QUAROT_ASSIGN_OR_RETURN(wanted.windows, options.text.windows(*open.tokenizer));
+  QUAROT_ASSIGN_OR_RETURN(wanted.tasks, options.tasks.open(open));
+  wanted.protocol = describe(options.text.perplexity);
+  wanted.against_float = true;
+  wanted.calibration = options.recipe.calibration();
+  wanted.device = options.common.compute_device();
+  QUAROT_ASSIGN_OR_RETURN(Evaluator evaluator, Evaluator::create(open, std::move(wanted)));
   Comparison comparison;
-  QUAROT_ASSIGN_OR_RETURN(comparison.entries, Comparer(options, open, progress).run(groups));
+  QUAROT_ASSIGN_OR_RETURN(comparison.rows, measure_rows(evaluator, rows, options.common.quiet));
+  comparison.measured = evaluator.options();
   comparison.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return comparison;
 }
 
+nlohmann::json to_json(const Measured& row, const std::vector<Task>& tasks) {
+  nlohmann::json json = {
+      {"recipe", row.recipe}, {"bits", bits_label(row.recipe)}, {"calibration", row.calibration}};
+  if (row.perplexity) {
+    json.update(nlohmann::json(*row.perplexity));
+    json.update(nlohmann::json(json["against"]));
+    for (const char* shared : {"against", "tokens", "windows"}) json.erase(shared);
+  }
+  if (!tasks.empty()) json["tasks"] = tasks_json(tasks, row.tasks);
+  return json;
+}
+
 nlohmann::json to_json(const CompareOptions& options, const Comparison& comparison) {
   nlohmann::json rows = nlohmann::json::array();
-  for (const Entry& entry : comparison.entries) {
-    const PerplexityResult& result = entry.result;
-    rows.push_back({{"recipe", entry.recipe},
-                    {"bits", bits_label(entry.recipe)},
-                    {"calibration", entry.calibration},
-                    {"perplexity", result.perplexity},
-                    {"standard_error", result.standard_error},
-                    {"nll", result.nll},
-                    {"kl", result.against->kl},
-                    {"kl_standard_error", result.against->kl_standard_error},
-                    {"top1_agreement", result.against->top1_agreement}});
+  for (const Measured& row : comparison.rows)
+    rows.push_back(to_json(row, comparison.measured.tasks));
+  nlohmann::json json = {{"model", options.model.path},
+                         {"device", options.common.device},
+                         {"seconds", comparison.seconds},
+                         {"peak_bytes", peak_resident_bytes()},
+                         {"results", rows}};
+  if (const auto& any = comparison.rows.front().perplexity) {
+    json.update({{"text", options.text.path},
+                 {"protocol", comparison.measured.protocol},
+                 {"tokens", any->tokens},
+                 {"windows", any->nll.size()},
+                 {"window", options.text.perplexity.window}});
   }
-  const PerplexityResult& any = comparison.entries.front().result;
-  return {{"model", options.model.path},
-          {"text", options.text.path},
-          {"protocol", describe(options.text.perplexity)},
-          {"tokens", any.tokens},
-          {"windows", any.nll.size()},
-          {"window", options.text.perplexity.window},
-          {"device", options.common.device},
-          {"seconds", comparison.seconds},
-          {"peak_bytes", peak_resident_bytes()},
-          {"results", rows}};
+  return json;
+}
+
+std::string table_of(const Comparison& comparison) {
+  const bool text = !comparison.measured.windows.empty();
+  std::vector<std::string> headers = {"<recipe", "<bits"};
+  if (text) {
+    headers.insert(headers.end(), {"perplexity", "±", "KL to float", "±", "top-1 agrees"});
+  }
+  for (const Task& task : comparison.measured.tasks) {
+    headers.insert(headers.end(), {task.name, "±"});
+  }
+  Table table(headers);
+  for (const Measured& row : comparison.rows) {
+    std::vector<std::string> cells = {row.recipe.name, bits_label(row.recipe)};
+    if (text) {
+      const PerplexityResult& result = *row.perplexity;
+      cells.insert(cells.end(), {fmt::format("{:.2f}", result.perplexity),
+                                 fmt::format("{:.2f}", result.standard_error),
+                                 fmt::format("{:.4f}", result.against->kl),
+                                 fmt::format("{:.4f}", result.against->kl_standard_error),
+                                 fmt::format("{:.1f} %", 100 * result.against->top1_agreement)});
+    }
+    for (const TaskResult& task : row.tasks) {
+      cells.push_back(fmt::format("{:.1f} %", 100 * task.acc));
+      cells.push_back(fmt::format("{:.1f}", 100 * task.standard_error));
+    }
+    table.add(cells);
+  }
+  return table.text();
 }
 
 void print(const CompareOptions& options, const Comparison& comparison) {
-  Table table({"<recipe", "<bits", "perplexity", "±", "KL to float", "±", "top-1 agrees"});
-  std::string calibration;
-  for (const Entry& entry : comparison.entries) {
-    const PerplexityResult& result = entry.result;
-    table.add(
-        {entry.recipe.name, bits_label(entry.recipe), fmt::format("{:.2f}", result.perplexity),
-         fmt::format("{:.2f}", result.standard_error), fmt::format("{:.4f}", result.against->kl),
-         fmt::format("{:.4f}", result.against->kl_standard_error),
-         fmt::format("{:.1f} %", 100 * result.against->top1_agreement)});
-    if (!entry.calibration.empty()) calibration = "calibrated on " + entry.calibration + "\n";
+  std::string text = table_of(comparison);
+  if (const auto& any = comparison.rows.front().perplexity) {
+    text += fmt::format("{} tokens in {} windows of {}\nprotocol {}\n", any->tokens,
+                        any->nll.size(), options.text.path, comparison.measured.protocol);
   }
-  const PerplexityResult& any = comparison.entries.front().result;
-  std::fputs(table.text().c_str(), stdout);
-  std::fputs(
-      fmt::format("{} tokens in {} windows of {}\nprotocol {}\n{}KL in nats a token; "
-                  "± one standard error, from the spread of the windows\n{}, peak {}\n",
-                  any.tokens, any.nll.size(), options.text.path, describe(options.text.perplexity),
-                  calibration, format_seconds(comparison.seconds),
-                  format_bytes(static_cast<double>(peak_resident_bytes())))
-          .c_str(),
-      stdout);
+  const std::string& calibration = comparison.rows.back().calibration;
+  if (!calibration.empty()) text += "calibrated on " + calibration + "\n";
+  text += fmt::format("{}± one standard error, from the spread of the windows{}\n{}, peak {}\n",
+                      comparison.measured.windows.empty() ? "" : "KL in nats a token; ",
+                      comparison.measured.tasks.empty() ? "" : " or items",
+                      format_seconds(comparison.seconds),
+                      format_bytes(static_cast<double>(peak_resident_bytes())));
+  std::fputs(text.c_str(), stdout);
 }
 
 int run(CompareOptions& options) {
   const Status status = options.text.apply();
   if (!status.ok()) return report(status.error());
-  const Result<Comparison> comparison = [&] {
-    TerminalProgress progress(options.common.quiet);
-    return compare(options, progress);
-  }();
+  const Result<Comparison> comparison = compare(options);
   if (!comparison.ok()) return report(comparison.error());
   if (options.common.json) {
     print_json(to_json(options, *comparison));
@@ -196,6 +162,8 @@ void add_compare(CLI::App& app, Command& selected) {
   auto options = std::make_shared<CompareOptions>();
   options->model.add_to(*command);
   options->text.add_to(*command);
+  options->tasks.add_to(*command);
+  options->text.require(*command, &options->tasks);
   options->recipe.add_to(*command, "float");
   command->remove_option(command->get_option("--recipe"));
   command->add_option("--recipes", options->recipes, "names or FILE.json; float is always there")

@@ -1,4 +1,4 @@
-// quarot eval: perplexity, and the distance from the float model.
+// quarot eval: perplexity, the distance from the float model, and zero-shot tasks.
 #include <fmt/ranges.h>
 
 #include <chrono>
@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "cli/common.h"
 #include "cli/text_input.h"
+#include "eval/result_json.h"
 
 namespace quarot::cli {
 
@@ -18,11 +19,14 @@ struct EvalOptions {
   CommonOptions common;
   RecipeOptions recipe;
   TextInput text;
+  TaskInput tasks;
   std::string against;
 };
 
 struct Outcome {
-  PerplexityResult result;
+  std::optional<PerplexityResult> perplexity;
+  std::vector<Task> tasks;
+  std::vector<TaskResult> task_results;
   Recipe recipe;
   std::vector<LayerReport> layers;
   std::string calibration;
@@ -37,9 +41,11 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model.path));
   QUAROT_ASSIGN_OR_RETURN(const std::vector<EvalWindow> windows,
                           options.text.windows(*open.tokenizer));
+  Outcome outcome;
+  QUAROT_ASSIGN_OR_RETURN(outcome.tasks, options.tasks.open(open));
 
   std::unique_ptr<Backend> reference;
-  if (options.against == "float") {
+  if (options.against == "float" && !windows.empty()) {
     QUAROT_ASSIGN_OR_RETURN(
         PreparedModel original,
         prepare_model(*open.checkpoint, *open.tokenizer, Recipe(), std::nullopt, progress));
@@ -51,9 +57,15 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
       const RunnableModel runnable,
       make_runnable(std::move(open), recipe, options.model.chosen_execution(),
                     options.common.compute_device(), options.recipe.calibration(), progress));
-  Outcome outcome;
-  QUAROT_ASSIGN_OR_RETURN(
-      outcome.result, measure_perplexity(*runnable.backend, reference.get(), windows, progress));
+  if (!windows.empty()) {
+    QUAROT_ASSIGN_OR_RETURN(
+        outcome.perplexity,
+        measure_perplexity(*runnable.backend, reference.get(), windows, progress));
+  }
+  for (const Task& task : outcome.tasks) {
+    QUAROT_ASSIGN_OR_RETURN(TaskResult result, measure_task(*runnable.backend, task, progress));
+    outcome.task_results.push_back(std::move(result));
+  }
   outcome.recipe = runnable.recipe;
   outcome.layers = runnable.layers;
   outcome.calibration = runnable.calibration;
@@ -70,47 +82,45 @@ std::vector<double> alphas_at(Space site, const Outcome& outcome) {
 }
 
 nlohmann::json to_json(const EvalOptions& options, const Outcome& outcome) {
-  const PerplexityResult& result = outcome.result;
-  nlohmann::json json = {{"perplexity", result.perplexity},
-                         {"standard_error", result.standard_error},
-                         {"nll", result.nll},
-                         {"tokens", result.tokens},
-                         {"windows", result.nll.size()},
-                         {"window", options.text.perplexity.window},
-                         {"protocol", describe(options.text.perplexity)},
-                         {"recipe", outcome.recipe},
-                         {"bits", bits_label(outcome.recipe)},
-                         {"calibration", outcome.calibration},
-                         {"execution", execution_name(outcome.execution)},
-                         {"model", options.model.path},
-                         {"text", options.text.path},
-                         {"device", options.common.device},
-                         {"seconds", outcome.seconds},
-                         {"peak_bytes", peak_resident_bytes()}};
+  nlohmann::json json = {
+      {"recipe", outcome.recipe},           {"bits", bits_label(outcome.recipe)},
+      {"calibration", outcome.calibration}, {"execution", execution_name(outcome.execution)},
+      {"model", options.model.path},        {"device", options.common.device},
+      {"seconds", outcome.seconds},         {"peak_bytes", peak_resident_bytes()}};
   for (const Space site : kSites) {
     if (outcome.recipe.scaling.search)
       json["alphas"][std::string(space_name(site))] = alphas_at(site, outcome);
   }
-  if (result.against) {
-    json["against"] = {{"model", options.against},
-                       {"kl", result.against->kl},
-                       {"kl_standard_error", result.against->kl_standard_error},
-                       {"top1_agreement", result.against->top1_agreement}};
+  if (outcome.perplexity) {
+    json.update(nlohmann::json(*outcome.perplexity));
+    json["window"] = options.text.perplexity.window;
+    json["protocol"] = describe(options.text.perplexity);
+    json["text"] = options.text.path;
+    if (outcome.perplexity->against) json["against"]["model"] = options.against;
   }
+  if (!outcome.tasks.empty()) json["tasks"] = tasks_json(outcome.tasks, outcome.task_results);
   return json;
 }
 
-void print(const EvalOptions& options, const Outcome& outcome) {
-  const PerplexityResult& result = outcome.result;
-  const auto line = [](std::string_view name, const std::string& value) {
-    std::fputs(fmt::format("{:<14}{}\n", name, value).c_str(), stdout);
-  };
+void line(std::string_view name, const std::string& value) {
+  std::fputs(fmt::format("{:<14}{}\n", name, value).c_str(), stdout);
+}
+
+void print(const PerplexityResult& result) {
   line("perplexity", bold(fmt::format("{:.4f}", result.perplexity)) +
                          fmt::format(" ± {:.4f}", result.standard_error));
-  if (result.against) {
-    line("KL to float", fmt::format("{:.5f} ± {:.5f} nats a token", result.against->kl,
-                                    result.against->kl_standard_error));
-    line("top-1 agrees", fmt::format("{:.2f} %", 100 * result.against->top1_agreement));
+  if (!result.against) return;
+  line("KL to float", fmt::format("{:.5f} ± {:.5f} nats a token", result.against->kl,
+                                  result.against->kl_standard_error));
+  line("top-1 agrees", fmt::format("{:.2f} %", 100 * result.against->top1_agreement));
+}
+
+void print(const EvalOptions& options, const Outcome& outcome) {
+  if (outcome.perplexity) print(*outcome.perplexity);
+  for (size_t i = 0; i < outcome.tasks.size(); ++i) {
+    line(outcome.tasks[i].name + "  ",
+         fmt::format("{}, {} items", describe(outcome.task_results[i]),
+                     outcome.tasks[i].items.size()));
   }
   line("recipe", fmt::format("{} ({}), {}", outcome.recipe.name, bits_label(outcome.recipe),
                              execution_name(outcome.execution)));
@@ -120,9 +130,11 @@ void print(const EvalOptions& options, const Outcome& outcome) {
     line("alpha", fmt::format("{:.2f} at the {}", fmt::join(alphas_at(site, outcome), " "),
                               space_name(site)));
   }
-  line("protocol", describe(options.text.perplexity));
-  line("tokens",
-       fmt::format("{} in {} windows of {}", result.tokens, result.nll.size(), options.text.path));
+  if (outcome.perplexity) {
+    line("protocol", describe(options.text.perplexity));
+    line("tokens", fmt::format("{} in {} windows of {}", outcome.perplexity->tokens,
+                               outcome.perplexity->nll.size(), options.text.path));
+  }
   line("time, memory", fmt::format("{}, peak {}", format_seconds(outcome.seconds),
                                    format_bytes(static_cast<double>(peak_resident_bytes()))));
 }
@@ -146,12 +158,14 @@ int run(EvalOptions& options) {
 }  // namespace
 
 void add_eval(CLI::App& app, Command& selected) {
-  CLI::App* command =
-      app.add_subcommand("eval", "Measure perplexity, and the distance from the float model");
+  CLI::App* command = app.add_subcommand(
+      "eval", "Measure perplexity, the distance from the float model, zero-shot tasks");
   auto options = std::make_shared<EvalOptions>();
   options->model.add_to(*command);
   options->model.add_execution_to(*command);
   options->text.add_to(*command);
+  options->tasks.add_to(*command);
+  options->text.require(*command, &options->tasks);
   command
       ->add_option("--against", options->against,
                    "also measure KL divergence and top-1 agreement with: float")
@@ -162,7 +176,8 @@ void add_eval(CLI::App& app, Command& selected) {
               "  quarot eval model.gguf --text wiki.test.txt\n"
               "  quarot eval model/ --text wiki.test.txt --recipe quarot --against float\n"
               "  quarot eval model/ --text wiki.test.txt --recipe balanced --a-bits 8 "
-              "--max-windows 20 --json",
+              "--max-windows 20 --json\n"
+              "  quarot eval model/ --tasks piqa.jsonl lambada_openai.jsonl --max-items 200",
               selected, [options] { return run(*options); });
 }
 

@@ -43,7 +43,7 @@ int run(int argc, char** argv) {
       "interrupted.");
   Command selected;
   for (const auto add : {add_inspect, add_probe, add_rotate, add_quantize, add_eval, add_compare,
-                         add_bench, add_generate, add_chat, add_completion}) {
+                         add_study, add_bench, add_generate, add_chat, add_completion}) {
     add(app, selected);
   }
   if (argc > 1 && argv[1][0] != '-') {

@@ -14,6 +14,12 @@ size_t width_of(const std::string& text) {
       std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
+std::string quoted(const std::string& cell) {
+  std::string text = "\"";
+  for (const char c : cell) text += c == '"' ? "\"\"" : std::string(1, c);
+  return text + "\"";
+}
+
 }  // namespace
 
 Table::Table(std::vector<std::string> headers) {
@@ -27,6 +33,30 @@ Table::Table(std::vector<std::string> headers) {
 void Table::add(std::vector<std::string> cells) {
   cells.resize(left_.size());
   rows_.push_back(std::move(cells));
+}
+
+std::string Table::markdown() const {
+  std::string text;
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    for (const std::string& cell : rows_[r]) text += "| " + cell + " ";
+    text += "|\n";
+    if (r > 0) continue;
+    for (const bool left : left_) text += left ? "|---" : "|---:";
+    text += "|\n";
+  }
+  return text;
+}
+
+std::string Table::csv() const {
+  std::string text;
+  for (const auto& row : rows_) {
+    for (size_t c = 0; c < row.size(); ++c) {
+      const bool plain = row[c].find_first_of("\",\n") == std::string::npos;
+      text += (c > 0 ? "," : "") + (plain ? row[c] : quoted(row[c]));
+    }
+    text += "\n";
+  }
+  return text;
 }
 
 std::string Table::text() const {

@@ -1,4 +1,4 @@
-// Plain aligned tables: good on a terminal, in a pipe and in a Markdown code block.
+// Tables: aligned for a terminal, a pipe and a Markdown code block; as Markdown; as CSV.
 #pragma once
 
 #include <string>
@@ -13,7 +13,10 @@ class Table {
   explicit Table(std::vector<std::string> headers);
 
   void add(std::vector<std::string> cells);
-  std::string text() const;  // with a line for the headers, every line ending in a newline
+  // All with a line for the headers, every line ending in a newline.
+  std::string text() const;
+  std::string markdown() const;
+  std::string csv() const;  // RFC 4180 but for its line ends
 
  private:
   std::vector<bool> left_;

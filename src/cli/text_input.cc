@@ -6,13 +6,20 @@
 namespace quarot::cli {
 
 void TextInput::add_to(CLI::App& command) {
-  command.add_option("--text", path, "the text to predict")->required();
+  command.add_option("--text", path, "the text to predict");
   command.add_option("--window", perplexity.window, "tokens a window")->capture_default_str();
   command.add_option("--max-windows", perplexity.max_windows,
                      "stop after so many windows (0: all)");
   command.add_option("--stride", perplexity.stride, "overlap windows, advancing by so many tokens");
   command.add_option("--protocol", protocol, "paper or llama.cpp")->capture_default_str();
   command.add_flag("--bos-each-window", perplexity.bos_each_window, "begin every window with BOS");
+}
+
+void TextInput::require(CLI::App& command, const TaskInput* tasks) const {
+  command.parse_complete_callback([this, tasks] {
+    if (!path.empty() || (tasks != nullptr && !tasks->paths.empty())) return;
+    throw CLI::RequiredError(tasks == nullptr ? "--text" : "--text or --tasks");
+  });
 }
 
 Status TextInput::apply() {
@@ -28,6 +35,7 @@ Status TextInput::apply() {
 }
 
 Result<std::vector<EvalWindow>> TextInput::windows(const Tokenizer& tokenizer) const {
+  if (path.empty()) return std::vector<EvalWindow>();
   QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
   std::vector<Token> tokens = tokenizer.encode(text);
   const std::optional<Token> bos = tokenizer.bos();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/model_input.h"
+#include "cli/task_input.h"
 #include "eval/perplexity.h"
 
 namespace quarot::cli {
@@ -16,7 +17,10 @@ struct TextInput {
   PerplexityOptions perplexity;
 
   void add_to(CLI::App& command);
+  // Usage without --text, or without both of --text and --tasks, is wrong.
+  void require(CLI::App& command, const TaskInput* tasks = nullptr) const;
   Status apply();  // completes `perplexity`; kInvalidArgument for an unknown protocol
+  // None without --text.
   Result<std::vector<EvalWindow>> windows(const Tokenizer& tokenizer) const;
 };
 

@@ -1,0 +1,138 @@
+#include "cli/study_tables.h"
+
+#include "base/error.h"
+
+namespace quarot::cli {
+
+namespace {
+
+using nlohmann::json;
+
+const json kGptq = {{"w_method", "gptq"}};
+const json kFloatActivations = {{"a_bits", 16}, {"k_bits", 16}, {"v_bits", 16}};
+const json kFloatProducts = {{"w_bits", 16}, {"a_bits", 16}};
+
+json with(json base, const json& changes) {
+  base.update(changes);
+  return base;
+}
+
+json all_bits(int bits) {
+  return {{"w_bits", bits}, {"a_bits", bits}, {"k_bits", bits}, {"v_bits", bits}};
+}
+
+json without(std::initializer_list<const char*> spaces) {
+  json transforms = json::object();
+  for (const char* space : spaces) transforms[space] = false;
+  return {{"transforms", transforms}};
+}
+
+json basis(const char* kind) { return {{"transforms", {{"kind", kind}}}}; }
+
+std::vector<StudyRow> main_rows() {
+  return {{"float", "float"},           {"RTN", "naive"},
+          {"QuaRot RTN", "quarot"},     {"QuaRot GPTQ", "quarot", kGptq},
+          {"balanced RTN", "balanced"}, {"balanced GPTQ", "balanced", kGptq}};
+}
+
+std::vector<StudyRow> group_rows() {
+  std::vector<StudyRow> rows = {{"float", "float"}};
+  for (const auto& [label, recipe] :
+       {std::pair("QuaRot GPTQ", "quarot"), {"balanced GPTQ", "balanced"}}) {
+    rows.push_back({label, recipe, kGptq});
+    for (const int group : {256, 128, 64, 32}) {
+      rows.push_back({fmt::format("{}, groups of {}", label, group), recipe,
+                      with(kGptq, {{"w_group", group}, {"a_group", group}})});
+    }
+  }
+  return rows;
+}
+
+std::vector<StudyRow> cache_rows() {
+  std::vector<StudyRow> rows = {{"float", "float"}};
+  for (const auto& [label, recipe] : {std::pair("QuaRot", "quarot"), {"balanced", "balanced"}}) {
+    for (const int k : {4, 3, 2}) {
+      for (const int v : {4, 3, 2}) {
+        rows.push_back({fmt::format("{} K{}V{}", label, k, v), recipe,
+                        with(kFloatProducts, {{"k_bits", k}, {"v_bits", v}})});
+      }
+    }
+  }
+  return rows;
+}
+
+std::vector<StudyRow> weight_rows() {
+  std::vector<StudyRow> rows = {{"float", "float"}};
+  for (const int bits : {4, 3, 2}) {
+    const json rtn = with(kFloatActivations, {{"w_bits", bits}});
+    const json gptq = with(rtn, kGptq);
+    const std::string label = fmt::format("W{} ", bits);
+    rows.push_back({label + "RTN", "naive", rtn});
+    rows.push_back({label + "GPTQ", "naive", gptq});
+    rows.push_back({label + "QuaRot RTN", "quarot", rtn});
+    rows.push_back({label + "QuaRot GPTQ", "quarot", gptq});
+    rows.push_back({label + "balanced GPTQ", "balanced", gptq});
+  }
+  return rows;
+}
+
+std::vector<StudyRow> bits_rows() {
+  std::vector<StudyRow> rows = {{"float", "float"}};
+  for (const int bits : {8, 6, 4}) {
+    for (const auto& [label, recipe] :
+         {std::pair("RTN", "naive"), {"QuaRot RTN", "quarot"}, {"balanced RTN", "balanced"}}) {
+      rows.push_back({fmt::format("{}, {} bits", label, bits), recipe, all_bits(bits)});
+    }
+  }
+  return rows;
+}
+
+}  // namespace
+
+const std::vector<StudyTable>& study_tables() {
+  static const std::vector<StudyTable> kTables = {
+      {"main", "W4A4KV4", main_rows()},
+      {"zero-shot", "Zero-shot tasks at W4A4KV4", main_rows(), 1, true},
+      {"groups", "Groups of weights and activations at W4A4KV4", group_rows()},
+      {"cache", "Bits of keys and values, everything else float", cache_rows()},
+      {"weights", "Weights alone, with and without rotation", weight_rows()},
+      {"basis",
+       "The basis of the residual stream at W4A4KV4, RTN",
+       {{"float", "float"},
+        {"randomised Hadamard", "quarot"},
+        {"Hadamard without signs", "quarot", basis("plain-hadamard")},
+        {"random orthogonal", "quarot", basis("random")}},
+       3},
+      {"rtn", "Round to nearest at 8, 6 and 4 bits", bits_rows()},
+      {"rotations",
+       "Each rotation left out in turn at W4A4KV4, RTN",
+       {{"float", "float"},
+        {"QuaRot", "quarot"},
+        {"without R1", "quarot", without({"residual"})},
+        {"without R2", "quarot", without({"value", "heads"})},
+        {"without R3", "quarot", without({"query_key"})},
+        {"without R4", "quarot", without({"ffn"})},
+        {"balanced", "balanced"},
+        {"balanced without R1", "balanced", without({"norm_output"})},
+        {"balanced without R2", "balanced", without({"value", "heads"})},
+        {"balanced without R3", "balanced", without({"query_key"})},
+        {"balanced without R4", "balanced", without({"ffn"})}}},
+      {"seeds",
+       "Seeds at W4A4KV4",
+       {{"float", "float"},
+        {"QuaRot RTN", "quarot"},
+        {"QuaRot GPTQ", "quarot", kGptq},
+        {"balanced RTN", "balanced"},
+        {"balanced GPTQ", "balanced", kGptq}},
+       5}};
+  return kTables;
+}
+
+Result<Recipe> recipe_of(const StudyRow& row) {
+  QUAROT_ASSIGN_OR_RETURN(const Recipe base, recipe_by_name(row.recipe));
+  json json = base;
+  json.merge_patch(row.changes);
+  return parse_recipe(json, row.label);
+}
+
+}  // namespace quarot::cli
