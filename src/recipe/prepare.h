@@ -16,14 +16,9 @@ struct PreparedModel {
   Model model;
   NextLayer next_layer;  // for those that `model` lacks; refers to what prepare_… was given
   Recipe recipe;
-<<<<<<< HEAD
   // Of the layers given so far; null for a model that carries its recipe already.
   std::shared_ptr<const std::vector<LayerReport>> reports;
-  std::string
-      calibration;  // for people: where the calibration tokens came from; empty: none were needed
-=======
   std::string calibration;  // calibration_source()
->>>>>>> 9202d3a (Keep results under everything they depend on)
 };
 
 // Calibration tokens for a recipe: from the text file, or, where there is none, written by the
