@@ -1,0 +1,21 @@
+// What a recipe's numbers cost: bits an element, scales and zero points included.
+#pragma once
+
+#include "model/config.h"
+#include "recipe/recipe.h"
+
+namespace quarot {
+
+// Averages over the elements of all layers. Floats count 16 bits; each group of b-bit integers has
+// a scale of 32 bits and, where it is asymmetric, a zero point of 8, as the artifact and the cache
+// store them.
+struct StorageCost {
+  double weight_bits = kFloatBits;      // of the layers' linears
+  double activation_bits = kFloatBits;  // of what these read, a token
+  double cache_bits = kFloatBits;       // of a key or a value
+  int64_t kept_channels = 0;            // of a layer's sites, in higher precision
+};
+
+StorageCost storage_cost(const Recipe& recipe, const ModelConfig& config);
+
+}  // namespace quarot
