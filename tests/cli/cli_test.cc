@@ -105,7 +105,7 @@ TEST_F(Cli, WrongUsageIsStatus2) {
   expect_failure({"dance"}, 2, "no command \"dance\"; there are inspect, probe");
   expect_failure({"inspect"}, 2, "MODEL is required");
   expect_failure({"inspect", "x", "--frobnicate"}, 2, "--frobnicate");
-  expect_failure({"eval", "x"}, 2, "--text is required");
+  expect_failure({"eval", "x"}, 2, "--text or --tasks is required");
   expect_failure({"eval", "x", "--text", "y", "--window", "many"}, 2, "many");
   expect_failure({"eval", "x", "--text", "y", "--threads", "0"}, 2, "--threads");
   expect_failure({"eval", "x", "--text", "y", "--against", "nothing"}, 2, "float");
