@@ -33,14 +33,14 @@ Status CommonOptions::apply(bool takes_device) const {
 void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe) {
   command_ = &command;
   name_ = default_recipe;
-  std::string names;
+  std::string names = "a FILE.json, or one of";
   for (const NamedRecipe& row : named_recipes())
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
+    names += fmt::format("\n{}: {}", row.name, row.summary);
   constexpr const char* kGroup = "Recipe";
   const auto add = [&](const char* flag, auto& value, const std::string& text) {
     command.add_option(flag, value, text)->group(kGroup);
   };
-  command.add_option("--recipe", name_, names + ", or a FILE.json")
+  command.add_option("--recipe", name_, names)
       ->capture_default_str()
       ->group(kGroup);
   add("--w-bits", w_bits_, "bits of the weights: 2 to 8, or 16");
@@ -52,7 +52,7 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   add("--w-group", w_group_, "inputs that share a weight scale (0: all)");
   add("--a-group", a_group_, "channels that share an activation scale (0: all)");
   add("--w-method", w_method_, "how weights are rounded: rtn or gptq");
-  add("--w-clip", w_clip_, "clip of the weights: search, none, or a ratio");
+  add("--w-clip", w_clip_, "clip of the weights: search, none, a ratio, or outputs (rtn only)");
   add("--a-clip", a_clip_, "clip ratio of the activations");
   add("--kv-clip", kv_clip_, "clip ratio of keys and values");
   add("--center", center_, "subtract the mean before caching: none, k or kv");
@@ -115,10 +115,12 @@ Result<Recipe> RecipeOptions::recipe(const std::string& name) const {
   if (seed_) json["transforms"]["seed"] = *seed_;
   if (!w_clip_.empty()) {
     json["w_search_clip"] = w_clip_ == "search";
+    json["w_clip_by_outputs"] = w_clip_ == "outputs";
     double ratio = 1;
-    if (w_clip_ != "search" && w_clip_ != "none" && !CLI::detail::lexical_cast(w_clip_, ratio)) {
-      return error(ErrorCode::kInvalidArgument, "--w-clip {}: expected search, none or a ratio",
-                   w_clip_);
+    if (w_clip_ != "search" && w_clip_ != "outputs" && w_clip_ != "none" &&
+        !CLI::detail::lexical_cast(w_clip_, ratio)) {
+      return error(ErrorCode::kInvalidArgument,
+                   "--w-clip {}: expected search, outputs, none or a ratio", w_clip_);
     }
     json["w_clip"] = ratio;
   }

@@ -1,5 +1,5 @@
-// Weights of 2 bits as points of a lattice, eight at a time: the E8P codebook of QuIP# (Tseng et al.
-// 2024, section 4.2). Simulated only.
+// Weights of 2 bits as points of a lattice, eight at a time: the E8P codebook of QuIP# (Tseng et
+// al. 2024, section 4.2). Simulated only.
 //
 // A codeword is 16 bits, for the point s∘σ + t of E8 + ¼:
 //   bits 0…7   which s: 256 vectors of ½, 3/2, 5/2 — all 227 with ‖s‖² ≤ 10, and of those with

@@ -114,7 +114,8 @@ TEST(LdlqToE8, LowersTheOutputError) {
   const Matrix weight = gaussian(32, width, random);
   Matrix inputs = gaussian(500, width, random);
   for (int64_t r = 0; r < inputs.rows(); ++r) {
-    for (int64_t c = 1; c < width; ++c) inputs(r, c) = 0.9F * inputs(r, c - 1) + 0.4F * inputs(r, c);
+    for (int64_t c = 1; c < width; ++c)
+      inputs(r, c) = 0.9F * inputs(r, c - 1) + 0.4F * inputs(r, c);
   }
   Hessian hessian(width);
   hessian.add(inputs);

@@ -157,10 +157,10 @@ class ArtifactWriter {
                    "{}: exists already; remove it or choose another folder", folder_.string());
     }
     const WeightQuant& w = recipe_.weights;
-    if (recipe_.precision.needs_simulation()) {
+    if (recipe_.precision.needs_simulation() || recipe_.leaves_floats()) {
       return error(ErrorCode::kUnsupported,
                    "recipe {}: its quantisers are simulated only and have no form on disk; measure "
-                   "it with quarot eval, and write a recipe that keeps no channels",
+                   "it with quarot eval, and write one such as quarot or balanced",
                    recipe_.name);
     }
     if (options_.pack && !((w.bits == 4 || w.bits == 8) && w.symmetric)) {

@@ -30,7 +30,7 @@ Result<std::vector<std::vector<Token>>> calibration_windows(
     return error(ErrorCode::kInvalidArgument, "{}: the calibration text is empty", text->string());
   }
   const int64_t window = std::min<int64_t>(2048, config.max_positions);
-  const int64_t wanted = recipe.uses_gptq()
+  const int64_t wanted = recipe.uses_hessians()
                              ? std::max(recipe.gptq_tokens, recipe.calibration_tokens)
                              : recipe.calibration_tokens;
   return sample_windows(tokens, wanted, window, bos, recipe.seed);

@@ -65,7 +65,7 @@ Status LayerPipeline::begin(std::span<const std::vector<Token>> windows, Embed e
       original_.add_window(window, rows);
       measured += count;
     }
-    if (!recipe_.uses_gptq()) continue;
+    if (!recipe_.uses_hessians()) continue;
     transformer_.transform_embedding(rows);
     rounded_.add_window(window, std::move(rows));
   }
@@ -89,8 +89,8 @@ Result<LayerReport> LayerPipeline::finish(int64_t index, Layer& layer) {
   }
   transformer_.transform_layer(layer, index, scaled.scales, centers);
   if (!recipe_.weights.enabled()) return report;
-  if (recipe_.uses_gptq()) {
-    QUAROT_ASSIGN_OR_RETURN(report.errors, round_by_gptq(recipe_, index, rounded_, layer));
+  if (recipe_.uses_hessians()) {
+    QUAROT_ASSIGN_OR_RETURN(report.errors, round_under_hessians(recipe_, index, rounded_, layer));
   } else {
     QUAROT_ASSIGN_OR_RETURN(report.errors, round_to_nearest(recipe_, index, layer));
   }

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/cache.h"
 #include "model/json_fields.h"
+#include "quant/e8_lattice.h"
 #include "recipe/rivals.h"
 
 namespace quarot {
@@ -39,6 +40,12 @@ constexpr std::pair<Scaling, std::string_view> kScalings[] = {
     {Scaling::kBalance, "balance"},
     {Scaling::kSmoothQuant, "smoothquant"},
     {Scaling::kAwq, "awq"}};
+constexpr std::pair<Incoherence, std::string_view> kIncoherences[] = {
+    {Incoherence::kNone, "none"},
+    {Incoherence::kRandom, "random"},
+    {Incoherence::kHadamard, "hadamard"}};
+constexpr std::pair<WeightGrid, std::string_view> kGrids[] = {{WeightGrid::kInteger, "integer"},
+                                                              {WeightGrid::kE8, "e8"}};
 constexpr std::pair<WeightMethod, std::string_view> kMethods[] = {
     {WeightMethod::kRoundToNearest, "rtn"}, {WeightMethod::kGptq, "gptq"}};
 
@@ -77,6 +84,7 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("w_symmetric", r.weights.symmetric));
   QUAROT_RETURN_IF_ERROR(visit("w_search_clip", r.weights.search_clip));
   QUAROT_RETURN_IF_ERROR(visit("w_clip", r.weights.clip));
+  QUAROT_RETURN_IF_ERROR(visit("w_clip_by_outputs", r.clip_by_outputs));
   QUAROT_RETURN_IF_ERROR(visit("a_bits", a.bits));
   QUAROT_RETURN_IF_ERROR(visit("a_group", a.group));
   QUAROT_RETURN_IF_ERROR(visit("a_symmetric", a.symmetric));
@@ -161,6 +169,31 @@ Status set_rotation(std::string_view name, bool on, TransformSpec& spec) {
   return {};
 }
 
+// Of weights that are rounded to something else than integers in the bases of their spaces.
+Status check_floats(const Recipe& recipe, const ModelConfig& config) {
+  if (recipe.incoherence != Incoherence::kNone &&
+      (recipe.precision.activations.enabled() || recipe.precision.kept.enabled())) {
+    return error(ErrorCode::kInvalidArgument,
+                 "w_incoherence turns float activations before each product: choose a_bits 16 and "
+                 "keep no channels");
+  }
+  if (recipe.grid == WeightGrid::kInteger) return {};
+  if (recipe.weights.bits != 2 || recipe.weights.group != 0 || recipe.clip_by_outputs) {
+    return error(ErrorCode::kInvalidArgument,
+                 "w_grid e8 is of 2 bits with a scale a row: choose w_bits 2, w_group 0, and no "
+                 "w_clip_by_outputs");
+  }
+  for (const Space site : kSites) {
+    const int64_t width = config.width(site);
+    const int64_t rest = width - kept_count(recipe.precision.kept, width, group_unit(recipe));
+    if (rest % kE8Width == 0) continue;
+    return error(ErrorCode::kInvalidArgument,
+                 "w_grid e8 rounds {} weights at once, which do not divide {} at the {}", kE8Width,
+                 rest, space_name(site));
+  }
+  return {};
+}
+
 // A misspelt field would otherwise be a different recipe, silently.
 Status check_names(const nlohmann::json& json, const nlohmann::json& known,
                    const std::string& where) {
@@ -216,6 +249,8 @@ void to_json(nlohmann::json& json, const Recipe& recipe) {
           {"transforms", recipe.transforms},
           {"scaling", name_in(kScalings, recipe.scaling.method)},
           {"center", name_in(kCenterings, recipe.center)},
+          {"w_grid", name_in(kGrids, recipe.grid)},
+          {"w_incoherence", name_in(kIncoherences, recipe.incoherence)},
           {"w_method", name_in(kMethods, recipe.weight_method)},
           {"seed", recipe.seed}};
   Recipe copy = recipe;
@@ -239,6 +274,8 @@ Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where
   QUAROT_RETURN_IF_ERROR(visit_numbers(recipe, Reader(fields)));
   QUAROT_RETURN_IF_ERROR(read_choice(fields, "scaling", kScalings, recipe.scaling.method));
   QUAROT_RETURN_IF_ERROR(read_choice(fields, "center", kCenterings, recipe.center));
+  QUAROT_RETURN_IF_ERROR(read_choice(fields, "w_grid", kGrids, recipe.grid));
+  QUAROT_RETURN_IF_ERROR(read_choice(fields, "w_incoherence", kIncoherences, recipe.incoherence));
   QUAROT_RETURN_IF_ERROR(read_choice(fields, "w_method", kMethods, recipe.weight_method));
   QUAROT_ASSIGN_OR_RETURN(recipe.seed, fields.optional<uint64_t>("seed", recipe.seed));
   if (fields.has("transforms")) {
@@ -350,6 +387,7 @@ Status check(const Recipe& recipe, const ModelConfig& config) {
   }
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.keys, config.head_dim));
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.values, config.head_dim));
+  if (recipe.leaves_floats()) QUAROT_RETURN_IF_ERROR(check_floats(recipe, config));
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.pages, kPageTokens));
   if (recipe.precision.pages.keys_before_rope &&
       (recipe.transforms.query_key || recipe.center != Centering::kNone)) {

@@ -34,6 +34,16 @@ struct ScalingSpec {
 };
 
 enum class Centering { kNone, kKeys, kKeysAndValues };
+// The basis in which each weight is rounded, on top of its spaces' own: U·W·Vᵀ with random U and V
+// (two-sided incoherence: QuIP, Chee et al. 2023, section 4), which float activations pass through
+// before and after the product. Simulated by turning the rounded weight back.
+enum class Incoherence { kNone, kRandom, kHadamard };
+
+enum class WeightGrid {
+  kInteger,
+  kE8,  // 2 bits as points of a lattice, quant/e8_lattice.h
+};
+
 enum class WeightMethod { kRoundToNearest, kGptq };
 
 struct Recipe {
@@ -43,6 +53,10 @@ struct Recipe {
   Centering center = Centering::kNone;
   WeightQuant weights;
   WeightMethod weight_method = WeightMethod::kRoundToNearest;
+  WeightGrid grid = WeightGrid::kInteger;
+  Incoherence incoherence = Incoherence::kNone;
+  bool clip_by_outputs = false;  // rounding to the nearest: the clip ratio of each row by search
+                                 // for the least output error
   GptqOptions gptq;
   bool gptq_quantized_inputs = false;  // let GPTQ see quantised activations and cache
   int64_t gptq_tokens = 128 * 2048;    // of calibration text, where one is given
@@ -54,6 +68,12 @@ struct Recipe {
   uint64_t seed = 0;
 
   bool uses_gptq() const { return weights.enabled() && weight_method == WeightMethod::kGptq; }
+  // Whether weights are rounded under the Hessians of their inputs.
+  bool uses_hessians() const { return uses_gptq() || (weights.enabled() && clip_by_outputs); }
+  // Whether rounded weights are more than integers and scales.
+  bool leaves_floats() const {
+    return incoherence != Incoherence::kNone || grid != WeightGrid::kInteger;
+  }
   // Whether the float model's activations must be measured first.
   bool uses_statistics() const {
     return scaling.enabled() || center != Centering::kNone || precision.kept.count > 0;
@@ -63,7 +83,7 @@ struct Recipe {
     return (scaling.enabled() && scaling.search) || precision.kept.count > 0;
   }
   // Whether it needs calibration tokens at all.
-  bool calibrates() const { return uses_statistics() || uses_gptq(); }
+  bool calibrates() const { return uses_statistics() || uses_hessians(); }
   bool is_float() const {
     return !weights.enabled() && !precision.activations.enabled() && !precision.keys.enabled() &&
            !precision.values.enabled() && embedding_bits == kFloatBits && head_bits == kFloatBits;

@@ -69,6 +69,9 @@ Recipe unusual() {
   r.center = Centering::kKeys;
   r.weights = {.bits = 3, .group = 64, .symmetric = false, .search_clip = false, .clip = 0.7F};
   r.weight_method = WeightMethod::kGptq;
+  r.grid = WeightGrid::kE8;
+  r.incoherence = Incoherence::kHadamard;
+  r.clip_by_outputs = true;
   r.gptq.damp = 0.05F;
   r.gptq.act_order = true;
   r.gptq_quantized_inputs = true;
@@ -99,6 +102,9 @@ TEST(Recipe, JsonKeepsEveryField) {
     EXPECT_EQ(read.center, recipe.center);
     EXPECT_EQ(read.weights, recipe.weights);
     EXPECT_EQ(read.weight_method, recipe.weight_method);
+    EXPECT_EQ(read.grid, recipe.grid);
+    EXPECT_EQ(read.incoherence, recipe.incoherence);
+    EXPECT_EQ(read.clip_by_outputs, recipe.clip_by_outputs);
     EXPECT_EQ(read.gptq.damp, recipe.gptq.damp);
     EXPECT_EQ(read.gptq.act_order, recipe.gptq.act_order);
     EXPECT_EQ(read.gptq_quantized_inputs, recipe.gptq_quantized_inputs);
@@ -251,6 +257,8 @@ TEST(CheckRecipe, NamesWhatDoesNotFit) {
   refused({{"alpha", 1.1}}, "alpha");
   refused({{"keep_channels", 4}, {"keep_threshold", 6}}, "choose one");
   refused({{"keep_channels", 4}, {"keep_bits", 1}}, "q_proj");
+  refused({{"w_incoherence", "random"}}, "a_bits 16");
+  refused({{"w_grid", "e8"}}, "w_bits 2");
   refused({{"kv_recent", 31}}, "multiple of 32");
   refused({{"k_before_rope", true}}, "R3");
   refused({{"calibration_tokens", 0}}, "calibration_tokens");

@@ -30,6 +30,7 @@ void awq(Recipe& recipe) {
   recipe.weights.symmetric = false;
   recipe.weights.group = 128;
   recipe.fit_groups = true;
+  recipe.clip_by_outputs = true;
   recipe.scaling = {.method = Scaling::kAwq, .search = true};
 }
 
@@ -68,6 +69,27 @@ void kvquant(Recipe& recipe) {
   p.pages = {.keys_by_channel = true, .keys_before_rope = true, .outliers = 0.01};
 }
 
+void omniquant(Recipe& recipe) {
+  round_weights(recipe, 4);
+  recipe.clip_by_outputs = true;
+  round_activations(recipe, 4);
+  recipe.scaling = {.method = Scaling::kSmoothQuant, .search = true};
+  recipe.gptq_quantized_inputs = true;
+}
+
+void quip(Recipe& recipe) {
+  recipe.weights = {.bits = 2, .symmetric = false};
+  recipe.weight_method = WeightMethod::kGptq;
+  recipe.incoherence = Incoherence::kHadamard;
+  recipe.scaling.method = Scaling::kBalance;
+}
+
+void quip_sharp(Recipe& recipe) {
+  quip(recipe);
+  recipe.weights.symmetric = true;
+  recipe.grid = WeightGrid::kE8;
+}
+
 constexpr Rival kRivals[] = {
     {{"smoothquant", "W8A8, what the norms feed scaled by max|x|^0.5 / max|W|^0.5 (SmoothQuant)"},
      smoothquant},
@@ -82,6 +104,16 @@ constexpr Rival kRivals[] = {
       "W4A4KV4 by GPTQ in groups of 128, sorted; 128 channels a site, at most an eighth, in "
       "8 bits (Atom)"},
      atom},
+    {{"omniquant",
+      "W4A4; scales and clip ratios searched on the output error, layer by layer, where "
+      "OmniQuant descends gradients"},
+     omniquant},
+    {{"quip", "W2; each weight in Hadamard bases of both sides, by LDLQ, which is GPTQ (QuIP)"},
+     quip},
+    {{"quip-sharp",
+      "W2; Hadamard bases of both sides, E8 lattice points by block LDLQ, not fine-tuned "
+      "(QuIP#)"},
+     quip_sharp},
     {{"kivi", "KV2: keys by channel over 32 tokens, values by token, the last 128 float (KIVI)"},
      kivi},
     {{"kvquant",

@@ -43,7 +43,7 @@ Result<RoundingError> round_linear(const WeightRounder& rounder, int64_t index, 
   Linear& linear = layer[role];
   const Matrix original(linear.weight.view());
   GptqReport report;
-  const Status rounded = rounder.round(linear, hessian, &report);
+  const Status rounded = rounder.round(role, linear, hessian, &report);
   if (!rounded.ok()) return rounded.error().with_context(linear_name(index, role));
   return RoundingError{weight_error(original, linear.weight), report.error};
 }
@@ -54,9 +54,9 @@ void drop_floats(Linear& linear) {
 }
 
 // The layer stands in the stream, its weights rounded one after another.
-class GptqRounder {
+class HessianRounder {
  public:
-  GptqRounder(const Recipe& recipe, int64_t index, LayerStream& stream, Layer& layer)
+  HessianRounder(const Recipe& recipe, int64_t index, LayerStream& stream, Layer& layer)
       : recipe_(recipe), index_(index), stream_(stream), layer_(layer) {}
 
   // Each step runs all windows up to the inputs of some linears, then rounds these. What a step
@@ -97,8 +97,9 @@ class GptqRounder {
  private:
   Status round(Space space, std::initializer_list<Role> readers,
                FunctionRef<void(SimulatedBackend&)> step) {
-    const WeightRounder rounder(recipe_, layer_.orders[site_index(space)]);
-    Hessian hessian(rounder.width(layer_[*readers.begin()].weight.cols()));
+    const WeightRounder rounder(recipe_, index_, space, layer_.orders[site_index(space)],
+                                layer_[*readers.begin()].weight.cols());
+    Hessian hessian(rounder.width());
     HessianObserver observer(space, rounder, hessian);
     QUAROT_RETURN_IF_ERROR(stream_.run_step(step, &observer));
     for (const Role role : readers) {
@@ -120,7 +121,9 @@ class GptqRounder {
 Result<LayerErrors> round_to_nearest(const Recipe& recipe, int64_t index, Layer& layer) {
   LayerErrors errors;
   for (const Role role : kRoles) {
-    const WeightRounder rounder(recipe, layer.orders[site_index(spaces_of(role).input)]);
+    const Space site = spaces_of(role).input;
+    const WeightRounder rounder(recipe, index, site, layer.orders[site_index(site)],
+                                layer[role].weight.cols());
     QUAROT_ASSIGN_OR_RETURN(errors[static_cast<size_t>(role)],
                             round_linear(rounder, index, role, layer, nullptr));
     drop_floats(layer[role]);
@@ -128,9 +131,9 @@ Result<LayerErrors> round_to_nearest(const Recipe& recipe, int64_t index, Layer&
   return errors;
 }
 
-Result<LayerErrors> round_by_gptq(const Recipe& recipe, int64_t index, LayerStream& stream,
-                                  Layer& layer) {
-  GptqRounder rounder(recipe, index, stream, stream.put_layer(index, std::move(layer)));
+Result<LayerErrors> round_under_hessians(const Recipe& recipe, int64_t index, LayerStream& stream,
+                                         Layer& layer) {
+  HessianRounder rounder(recipe, index, stream, stream.put_layer(index, std::move(layer)));
   const Status rounded = rounder.run();
   layer = stream.take_layer();
   QUAROT_RETURN_IF_ERROR(rounded);

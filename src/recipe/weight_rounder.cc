@@ -1,34 +1,84 @@
 #include "recipe/weight_rounder.h"
 
 #include "base/error.h"
+#include "base/random.h"
+#include "quant/e8_lattice.h"
+#include "quant/output_clip.h"
 
 namespace quarot {
 
+WeightRounder::WeightRounder(const Recipe& recipe, int64_t index, Space site,
+                             const ChannelOrder& order, int64_t site_width)
+    : recipe_(recipe), index_(index), order_(order), width_(site_width - order.kept) {
+  if (recipe.incoherence != Incoherence::kNone) input_ = incoherent(space_name(site), site_width);
+}
+
+Orthogonal WeightRounder::incoherent(std::string_view name, int64_t width) const {
+  const uint64_t seed = Random(recipe_.seed, fmt::format("incoherence {} {}", index_, name)).next();
+  return recipe_.incoherence == Incoherence::kRandom ? Orthogonal::random(width, seed)
+                                                     : Orthogonal::randomised_hadamard(width, seed);
+}
+
 Matrix WeightRounder::inputs(ConstMatrixRef rows) const {
-  return order_.channels.empty() ? Matrix(rows) : gather(rows, order_.rest());
+  if (!order_.channels.empty()) return gather(rows, order_.rest());
+  Matrix seen(rows);
+  if (input_) input_->apply(seen);
+  return seen;
 }
 
-Result<QuantizedWeight> WeightRounder::integers(ConstMatrixRef weight, const Hessian* hessian,
-                                                GptqReport* report) const {
-  if (hessian == nullptr) return round_to_nearest(recipe_.weights, weight);
-  return gptq(recipe_.weights, recipe_.gptq, weight, *hessian, report);
-}
-
-Status WeightRounder::round(Linear& linear, const Hessian* hessian, GptqReport* report) const {
-  if (order_.channels.empty()) {
-    QUAROT_ASSIGN_OR_RETURN(linear.quantized, integers(linear.weight, hessian, report));
-    linear.weight = linear.quantized->dequantize();
+Status WeightRounder::round(Role role, Linear& linear, const Hessian* hessian,
+                            GptqReport* report) const {
+  if (!order_.channels.empty()) return around_kept(linear.weight, hessian, report);
+  if (input_) {  // Ŵ = Uᵀ·Q(U·W·Vᵀ)·V
+    const Orthogonal output = incoherent(spaces_of(role).name, linear.weight.rows());
+    input_->apply(linear.weight);
+    Matrix columns = transposed(linear.weight.view());
+    output.apply(columns);
+    Matrix turned = transposed(columns.view());
+    QUAROT_RETURN_IF_ERROR(to_floats(turned, hessian, report));
+    columns = transposed(turned.view());
+    output.apply_transposed(columns);
+    linear.weight = transposed(columns.view());
+    input_->apply_transposed(linear.weight);
     return {};
   }
-  QUAROT_ASSIGN_OR_RETURN(const QuantizedWeight rest,
-                          integers(gather(linear.weight, order_.rest()), hessian, report));
-  scatter(rest.dequantize(), order_.rest(), linear.weight);
+  if (recipe_.grid == WeightGrid::kE8) return to_floats(linear.weight, hessian, report);
+  QUAROT_ASSIGN_OR_RETURN(linear.quantized, to_integers(linear.weight, hessian, report));
+  linear.weight = linear.quantized->dequantize();
+  return {};
+}
+
+Result<QuantizedWeight> WeightRounder::to_integers(ConstMatrixRef weight, const Hessian* hessian,
+                                                   GptqReport* report) const {
+  if (hessian == nullptr) return round_to_nearest(recipe_.weights, weight);
+  if (recipe_.weight_method == WeightMethod::kGptq)
+    return gptq(recipe_.weights, recipe_.gptq, weight, *hessian, report);
+  return round_with_output_clip(recipe_.weights, weight, *hessian);
+}
+
+Status WeightRounder::to_floats(Matrix& weight, const Hessian* hessian, GptqReport* report) const {
+  if (recipe_.grid == WeightGrid::kInteger) {
+    QUAROT_ASSIGN_OR_RETURN(const QuantizedWeight rounded, to_integers(weight, hessian, report));
+    weight = rounded.dequantize();
+  } else if (hessian == nullptr) {
+    weight = round_to_e8(weight);
+  } else {
+    QUAROT_ASSIGN_OR_RETURN(weight, ldlq_to_e8(weight, *hessian, recipe_.gptq.damp));
+  }
+  return {};
+}
+
+Status WeightRounder::around_kept(Matrix& weight, const Hessian* hessian,
+                                  GptqReport* report) const {
+  Matrix rest = gather(weight, order_.rest());
+  QUAROT_RETURN_IF_ERROR(to_floats(rest, hessian, report));
+  scatter(rest, order_.rest(), weight);
   WeightQuant high = recipe_.weights;
   high.bits = recipe_.precision.kept.bits;
   high.group = 0;
   if (!high.enabled()) return {};
-  const QuantizedWeight kept = round_to_nearest(high, gather(linear.weight, order_.last()));
-  scatter(kept.dequantize(), order_.last(), linear.weight);
+  const QuantizedWeight kept = round_to_nearest(high, gather(weight, order_.last()));
+  scatter(kept.dequantize(), order_.last(), weight);
   return {};
 }
 

@@ -9,24 +9,32 @@ namespace quarot {
 
 class WeightRounder {
  public:
-  // `order`: the site's channels, where some are kept.
-  WeightRounder(const Recipe& recipe, const ChannelOrder& order) : recipe_(recipe), order_(order) {}
+  // Of layer `index`, whose channels at the site are `order`, where some are kept.
+  WeightRounder(const Recipe& recipe, int64_t index, Space site, const ChannelOrder& order,
+                int64_t site_width);
 
-  // The rows of the site as the Hessian must see them: without the kept channels, which are not
-  // rounded under it.
+  // The rows of the site as the Hessian must see them, [rows, width()]: without kept channels,
+  // which are not rounded under it; in the basis in which weights are rounded.
   Matrix inputs(ConstMatrixRef rows) const;
-  int64_t width(int64_t site_width) const { return site_width - order_.kept; }
+  int64_t width() const { return width_; }
 
   // The weight becomes what its rounded self stands for; with the integers beside it, where they
-  // say all of it: no column is kept. With a Hessian of inputs() by GPTQ, else to the nearest.
-  Status round(Linear& linear, const Hessian* hessian, GptqReport* report) const;
+  // say all of it: no column is kept, no basis is left, no lattice was used. `hessian` of inputs(),
+  // where the recipe uses Hessians.
+  Status round(Role role, Linear& linear, const Hessian* hessian, GptqReport* report) const;
 
  private:
-  Result<QuantizedWeight> integers(ConstMatrixRef weight, const Hessian* hessian,
-                                   GptqReport* report) const;
+  Result<QuantizedWeight> to_integers(ConstMatrixRef weight, const Hessian* hessian,
+                                      GptqReport* report) const;
+  Status to_floats(Matrix& weight, const Hessian* hessian, GptqReport* report) const;
+  Status around_kept(Matrix& weight, const Hessian* hessian, GptqReport* report) const;
+  Orthogonal incoherent(std::string_view name, int64_t width) const;
 
   const Recipe& recipe_;
+  int64_t index_;
   const ChannelOrder& order_;
+  int64_t width_;
+  std::optional<Orthogonal> input_;  // the readers' common basis, two-sided incoherence's inner one
 };
 
 }  // namespace quarot

@@ -30,14 +30,6 @@ int64_t largest_level(int bits, bool symmetric) {
   return int64_t{1} << (symmetric ? bits - 1 : bits);
 }
 
-Matrix transposed(ConstMatrixRef matrix) {
-  Matrix result(matrix.cols(), matrix.rows());
-  for (int64_t r = 0; r < matrix.rows(); ++r) {
-    for (int64_t c = 0; c < matrix.cols(); ++c) result(c, r) = matrix(r, c);
-  }
-  return result;
-}
-
 // RoPE, on keys [head_dim, tokens]: (a, b) → (a·cos − b·sin, b·cos + a·sin).
 void turn_on(MatrixRef keys, const Matrix& cos, const Matrix& sin) {
   const int64_t half = cos.cols();
@@ -157,7 +149,7 @@ void SimulatedBackend::quantize_keys(MatrixRef keys, const Matrix& cos, const Ma
   } else {
     Matrix tokens = transposed(keys);
     simulate_page(quant.bits, quant.clip, group_size(quant, keys.rows()), pages.outliers, tokens);
-    const Matrix back = transposed(tokens);
+    const Matrix back = transposed(tokens.view());
     for (int64_t r = 0; r < keys.rows(); ++r) std::ranges::copy(back.row(r), keys.row(r).begin());
   }
   if (before) turn_on(keys, cos, sin);

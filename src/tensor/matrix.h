@@ -104,6 +104,15 @@ class BasicMatrix {
   AlignedVector<T> data_;
 };
 
+template <typename T>
+BasicMatrix<std::remove_const_t<T>> transposed(MatrixView<T> matrix) {
+  BasicMatrix<std::remove_const_t<T>> result(matrix.cols(), matrix.rows());
+  for (int64_t r = 0; r < matrix.rows(); ++r) {
+    for (int64_t c = 0; c < matrix.cols(); ++c) result(c, r) = matrix(r, c);
+  }
+  return result;
+}
+
 using Matrix = BasicMatrix<float>;
 using MatrixRef = MatrixView<float>;
 using ConstMatrixRef = MatrixView<const float>;
