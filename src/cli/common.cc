@@ -40,9 +40,7 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   const auto add = [&](const char* flag, auto& value, const std::string& text) {
     command.add_option(flag, value, text)->group(kGroup);
   };
-  command.add_option("--recipe", name_, names)
-      ->capture_default_str()
-      ->group(kGroup);
+  command.add_option("--recipe", name_, names)->capture_default_str()->group(kGroup);
   add("--w-bits", w_bits_, "bits of the weights: 2 to 8, or 16");
   add("--a-bits", a_bits_, "bits of the activations: 2 to 8, or 16");
   add("--k-bits", k_bits_, "bits of the cached keys: 2 to 8, or 16");
@@ -57,7 +55,7 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   add("--kv-clip", kv_clip_, "clip ratio of keys and values");
   add("--center", center_, "subtract the mean before caching: none, k or kv");
   add("--rotate", rotate_, "all, none, or R1,R2,R3,R4; -NAME takes one back");
-  add("--basis", basis_, "basis of R1: hadamard, plain-hadamard or random");
+  add("--basis", basis_, "basis of R1: hadamard, plain-hadamard, random or principal");
   add("--scaling", scaling_, "of channels before rotating: none, balance, smoothquant or awq");
   add("--alpha", alpha_, "exponent of the scaling, 0 to 1, or search: for each site");
   add("--set", fields_, "NAME=VALUE, any field of a recipe's JSON form; may be repeated");

@@ -13,6 +13,7 @@ constexpr std::pair<BasisKind, std::string_view> kKindNames[] = {
     {BasisKind::kHadamard, "hadamard"},
     {BasisKind::kPlainHadamard, "plain-hadamard"},
     {BasisKind::kRandom, "random"},
+    {BasisKind::kPrincipal, "principal"},
 };
 
 std::string_view kind_name(BasisKind kind) {
@@ -33,6 +34,8 @@ Orthogonal residual_basis(const TransformSpec& spec, int64_t size) {
       return Orthogonal::hadamard(size);
     case BasisKind::kRandom:
       return Orthogonal::random(size, spec.seed);
+    case BasisKind::kPrincipal:
+      break;
   }
   return Orthogonal::identity(size);
 }
@@ -96,8 +99,9 @@ Result<TransformSpec> parse_transform_spec(const nlohmann::json& json, const std
                           fields.optional<std::string>("kind", std::string(kind_name(base.kind))));
   const auto row = std::ranges::find(kKindNames, kind, [](const auto& r) { return r.second; });
   if (row == std::end(kKindNames)) {
-    return error(ErrorCode::kCorrupt, "{}: kind \"{}\" is not hadamard, plain-hadamard or random",
-                 where, kind);
+    return error(ErrorCode::kCorrupt,
+                 "{}: kind \"{}\" is not hadamard, plain-hadamard, random or principal", where,
+                 kind);
   }
   base.kind = row->first;
   QUAROT_ASSIGN_OR_RETURN(base.seed, fields.optional<uint64_t>("seed", base.seed));
@@ -121,9 +125,10 @@ OnlineTransforms online_transforms(const ModelConfig& config, const TransformSpe
   return online;
 }
 
-Transformer::Transformer(const ModelConfig& config, const TransformSpec& spec)
+Transformer::Transformer(const ModelConfig& config, const TransformSpec& spec,
+                         const std::optional<Orthogonal>& principal)
     : config_(config), spec_(spec), online_(online_transforms(config, spec)) {
-  if (spec.residual) residual_ = residual_basis(spec, config.hidden);
+  if (spec.residual) residual_ = principal ? *principal : residual_basis(spec, config.hidden);
   if (spec.value) value_ = Orthogonal::hadamard(config.head_dim);
 }
 

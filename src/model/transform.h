@@ -15,6 +15,7 @@ enum class BasisKind {
   kHadamard,       // randomised Hadamard, signs from the seed
   kPlainHadamard,  // without signs
   kRandom,         // Haar-random orthogonal
+  kPrincipal,      // principal components, found by calibration; of the residual's basis only
 };
 
 // Which bases change. The residual stream's is either fused (R1) or left alone, with the norms'
@@ -66,7 +67,9 @@ struct LayerCenters {
 // by layer.
 class Transformer {
  public:
-  Transformer(const ModelConfig& config, const TransformSpec& spec);
+  // `principal`: the residual's basis where the spec's kind is kPrincipal.
+  Transformer(const ModelConfig& config, const TransformSpec& spec,
+              const std::optional<Orthogonal>& principal = std::nullopt);
 
   const OnlineTransforms& online() const { return online_; }
 

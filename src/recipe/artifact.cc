@@ -157,7 +157,8 @@ class ArtifactWriter {
                    "{}: exists already; remove it or choose another folder", folder_.string());
     }
     const WeightQuant& w = recipe_.weights;
-    if (recipe_.precision.needs_simulation() || recipe_.leaves_floats()) {
+    if (recipe_.precision.needs_simulation() || recipe_.leaves_floats() ||
+        recipe_.uses_principal_basis()) {
       return error(ErrorCode::kUnsupported,
                    "recipe {}: its quantisers are simulated only and have no form on disk; measure "
                    "it with quarot eval, and write one such as quarot or balanced",

@@ -19,6 +19,13 @@ Model of_one_layer(const ModelConfig& config, const OnlineTransforms& online) {
 
 }  // namespace
 
+Matrix embedding_rows(const RowTable& embedding, std::span<const Token> tokens) {
+  Matrix rows(static_cast<int64_t>(tokens.size()), embedding.cols());
+  for (int64_t r = 0; r < rows.rows(); ++r)
+    embedding.read_row(tokens[static_cast<size_t>(r)], rows.row(r));
+  return rows;
+}
+
 LayerStream::LayerStream(const ModelConfig& config, const OnlineTransforms& online,
                          const Precision& precision, Progress& progress)
     : model_(of_one_layer(config, online)),

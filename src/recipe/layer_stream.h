@@ -11,6 +11,9 @@
 
 namespace quarot {
 
+// The tokens' rows of the embedding.
+Matrix embedding_rows(const RowTable& embedding, std::span<const Token> tokens);
+
 class LayerStream {
  public:
   // `progress` is asked between windows whether to go on.

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "recipe/principal_basis.h"
 
 namespace quarot {
 
@@ -93,9 +94,15 @@ Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenize
         windows, calibration_windows(recipe, checkpoint, tokenizer, calibration, progress));
   }
   QUAROT_ASSIGN_OR_RETURN(prepared.model, load_outer(checkpoint));
+  std::optional<Orthogonal> principal;
+  if (prepared.recipe.uses_principal_basis()) {
+    QUAROT_ASSIGN_OR_RETURN(principal,
+                            principal_basis(prepared.recipe, windows, layers_of(checkpoint, config),
+                                            prepared.model, progress));
+  }
   QUAROT_ASSIGN_OR_RETURN(FinishedLayers layers,
                           quantize_model(prepared.recipe, windows, layers_of(checkpoint, config),
-                                         prepared.model, progress));
+                                         prepared.model, progress, principal));
   prepared.next_layer = std::move(layers.next);
   prepared.reports = std::move(layers.reports);
   return prepared;

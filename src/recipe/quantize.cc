@@ -40,19 +40,20 @@ LayerCenters cache_centers(const Recipe& recipe, const LayerStatistics& statisti
   return centers;
 }
 
-LayerPipeline::LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress)
+LayerPipeline::LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress,
+                             const std::optional<Orthogonal>& principal)
     : recipe_(recipe),
       config_(config),
-      transformer_(config, recipe.transforms),
+      transformer_(config, recipe.transforms, principal),
       original_(config, {}, {}, progress),
       rounded_(config, transformer_.online(),
                recipe.gptq_quantized_inputs ? recipe.precision : Precision(), progress) {}
 
-Result<std::unique_ptr<LayerPipeline>> LayerPipeline::create(const Recipe& recipe,
-                                                             const ModelConfig& config,
-                                                             Progress& progress) {
+Result<std::unique_ptr<LayerPipeline>> LayerPipeline::create(
+    const Recipe& recipe, const ModelConfig& config, Progress& progress,
+    const std::optional<Orthogonal>& principal) {
   QUAROT_RETURN_IF_ERROR(check(recipe, config));
-  return std::unique_ptr<LayerPipeline>(new LayerPipeline(recipe, config, progress));
+  return std::unique_ptr<LayerPipeline>(new LayerPipeline(recipe, config, progress, principal));
 }
 
 Status LayerPipeline::begin(std::span<const std::vector<Token>> windows, Embed embed) {
@@ -139,14 +140,12 @@ void quantize_tables(const Recipe& recipe, Model& model) {
 
 Result<FinishedLayers> quantize_model(const Recipe& recipe,
                                       std::span<const std::vector<Token>> windows, NextLayer floats,
-                                      Model& model, Progress& progress) {
+                                      Model& model, Progress& progress,
+                                      const std::optional<Orthogonal>& principal) {
   QUAROT_ASSIGN_OR_RETURN(std::shared_ptr<LayerPipeline> pipeline,
-                          LayerPipeline::create(recipe, model.config, progress));
+                          LayerPipeline::create(recipe, model.config, progress, principal));
   QUAROT_RETURN_IF_ERROR(pipeline->begin(windows, [&](std::span<const Token> tokens) {
-    Matrix rows(static_cast<int64_t>(tokens.size()), model.config.hidden);
-    for (int64_t r = 0; r < rows.rows(); ++r)
-      model.embedding.read_row(tokens[static_cast<size_t>(r)], rows.row(r));
-    return Result<Matrix>(std::move(rows));
+    return Result<Matrix>(embedding_rows(model.embedding, tokens));
   }));
   pipeline->transformer().transform_outer(model);
   quantize_tables(recipe, model);

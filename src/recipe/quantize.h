@@ -28,10 +28,10 @@ class LayerPipeline {
  public:
   using Embed = FunctionRef<Result<Matrix>(std::span<const Token>)>;
 
-  // kInvalidArgument where the recipe does not fit the model.
-  static Result<std::unique_ptr<LayerPipeline>> create(const Recipe& recipe,
-                                                       const ModelConfig& config,
-                                                       Progress& progress);
+  // kInvalidArgument where the recipe does not fit the model. `principal`: see Transformer.
+  static Result<std::unique_ptr<LayerPipeline>> create(
+      const Recipe& recipe, const ModelConfig& config, Progress& progress,
+      const std::optional<Orthogonal>& principal = std::nullopt);
 
   // Before the first layer, where the recipe calibrates: the tokens, and `embed` for their rows of
   // the embedding in the model's own basis.
@@ -46,7 +46,8 @@ class LayerPipeline {
   const Transformer& transformer() const { return transformer_; }
 
  private:
-  LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress);
+  LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress,
+                const std::optional<Orthogonal>& principal);
   void order_channels(int64_t index, const LayerScales& scales, const LayerStatistics& statistics,
                       Layer& layer) const;
 
@@ -69,9 +70,10 @@ struct FinishedLayers {
 
 // Finishes a model that has everything but its layers, tables rounded, and gives these, finished,
 // as they are asked for: one float layer is in memory at a time. `floats` gives them in the model's
-// own basis. What is given refers to `progress`.
+// own basis. What is given refers to `progress`. `principal`: see Transformer.
 Result<FinishedLayers> quantize_model(const Recipe& recipe,
                                       std::span<const std::vector<Token>> windows, NextLayer floats,
-                                      Model& model, Progress& progress);
+                                      Model& model, Progress& progress,
+                                      const std::optional<Orthogonal>& principal = std::nullopt);
 
 }  // namespace quarot

@@ -82,8 +82,12 @@ struct Recipe {
   bool uses_sample() const {
     return (scaling.enabled() && scaling.search) || precision.kept.count > 0;
   }
+  // Whether the residual stream's basis is found by calibration.
+  bool uses_principal_basis() const {
+    return transforms.residual && transforms.kind == BasisKind::kPrincipal;
+  }
   // Whether it needs calibration tokens at all.
-  bool calibrates() const { return uses_statistics() || uses_hessians(); }
+  bool calibrates() const { return uses_statistics() || uses_hessians() || uses_principal_basis(); }
   bool is_float() const {
     return !weights.enabled() && !precision.activations.enabled() && !precision.keys.enabled() &&
            !precision.values.enabled() && embedding_bits == kFloatBits && head_bits == kFloatBits;

@@ -90,6 +90,14 @@ void quip_sharp(Recipe& recipe) {
   recipe.grid = WeightGrid::kE8;
 }
 
+void slicegpt_basis(Recipe& recipe) {
+  recipe.weights.bits = recipe.precision.activations.bits = 4;
+  recipe.precision.keys.bits = recipe.precision.values.bits = 4;
+  TransformSpec& t = recipe.transforms;
+  t.residual = t.value = t.heads = t.query_key = t.ffn = true;
+  t.kind = BasisKind::kPrincipal;
+}
+
 constexpr Rival kRivals[] = {
     {{"smoothquant", "W8A8, what the norms feed scaled by max|x|^0.5 / max|W|^0.5 (SmoothQuant)"},
      smoothquant},
@@ -114,6 +122,10 @@ constexpr Rival kRivals[] = {
       "W2; Hadamard bases of both sides, E8 lattice points by block LDLQ, not fine-tuned "
       "(QuIP#)"},
      quip_sharp},
+    {{"principal",
+      "W4A4KV4 as quarot, but R1 the residual stream's principal components (SliceGPT's "
+      "rotation)"},
+     slicegpt_basis},
     {{"kivi", "KV2: keys by channel over 32 tokens, values by token, the last 128 float (KIVI)"},
      kivi},
     {{"kvquant",

@@ -1,6 +1,7 @@
 // A model in memory as a recipe makes it.
 #pragma once
 
+#include "recipe/principal_basis.h"
 #include "recipe/quantize.h"
 #include "support/model.h"
 
@@ -14,8 +15,11 @@ inline Model quantized(const Recipe& recipe, const Model& original,
   const NextLayer floats = [&, index = size_t{0}]() mutable {
     return Result<Layer>(original.layers[index++]);
   };
-  expect_ok(
-      complete(model, value_of(quantize_model(recipe, windows, floats, model, progress)).next));
+  std::optional<Orthogonal> principal;
+  if (recipe.uses_principal_basis())
+    principal = value_of(principal_basis(recipe, windows, floats, model, progress));
+  expect_ok(complete(
+      model, value_of(quantize_model(recipe, windows, floats, model, progress, principal)).next));
   return model;
 }
 
