@@ -1,6 +1,7 @@
 // The product of float rows with a RowTable, written once for every instruction set; see
 // gemm_tile.h for how it is included, rows_isa.h and cache_isa.h for `V`, which here also gives
-// bits<mask> (of words).
+// bits<mask> and flip<mask> (of words), top_byte<k> (byte k of each word at its top, zeros below)
+// and to_float (of words as signed integers).
 //
 // An output is Σ x[c]·w[c] by fma from zero in ascending c, then + bias, then the old y + that:
 // the same for one row and for many, which only differ in where a decoded w comes from.
@@ -37,11 +38,24 @@ struct Table {
       const Words magnitude =
           V::template shl_or<13>(V::no_words(), V::template bits<0x7fffU>(half));
       return V::mul(V::as_float(V::template shl_or<16>(magnitude, sign)), V::splat(0x1p112F));
+    } else if constexpr (kStorage == Storage::kInt8) {
+      return top_level<kField>(V::template flip<0x80808080U>(w), scale);
     } else {
-      constexpr int kBits = 32 / kPerWord<kStorage>;
-      const F level = V::template low_bits<kBits>(V::template shr<kField * kBits>(w));
-      return V::mul(V::sub(level, V::splat(static_cast<float>(1 << (kBits - 1)))), scale);
+      constexpr uint32_t kHigh = 0xf0f0f0f0U;
+      const Words signs = V::template flip<0x88888888U>(w);
+      const Words high = kField % 2 == 1 ? signs : V::template shl_or<4>(V::no_words(), signs);
+      return top_level<kField / 2>(V::template bits<kHigh>(high), scale);
     }
+  }
+
+  // An integer q stands at the top of its word as q·2^24 or, of 4 bits, q·2^28: converted as it is,
+  // exactly, it needs no shift down, for unit_scale() holds the power of two.
+  template <int kByte>
+  static F top_level(Words w, F scale) {
+    return V::mul(V::to_float(V::template top_byte<kByte>(w)), scale);
+  }
+  static F unit_scale(Storage storage, F scale) {
+    return V::mul(scale, V::splat(storage == Storage::kInt8 ? 0x1p-24F : 0x1p-28F));
   }
 
   // visit(word, scale of every tile) over words first…last−1 of kTiles neighbouring tiles.
@@ -54,7 +68,8 @@ struct Table {
       F scale[kTiles];
       unroll<kTiles>([&](auto i) {
         const int64_t at = ((tile + i) * t.groups + group) * kTableTile;
-        scale[i] = t.scales != nullptr ? V::load(t.scales + at) : V::splat(1.0F);
+        scale[i] =
+            t.scales != nullptr ? unit_scale(t.storage, V::load(t.scales + at)) : V::splat(1.0F);
       });
       for (; first < end; ++first) visit(first, scale);
     }

@@ -114,6 +114,19 @@ struct F16Avx2 {
     const __m256i mask = _mm256_set1_epi32(static_cast<int>(kMask));
     return {_mm256_and_si256(x.lo, mask), _mm256_and_si256(x.hi, mask)};
   }
+  template <uint32_t kMask>
+  static Words flip(Words x) {
+    const __m256i mask = _mm256_set1_epi32(static_cast<int>(kMask));
+    return {_mm256_xor_si256(x.lo, mask), _mm256_xor_si256(x.hi, mask)};
+  }
+  template <int kByte>
+  static Words top_byte(Words x) {
+    constexpr int k = kByte << 24 | 0x808080;  // an index with its highest bit set gives zero
+    const __m256i at = _mm256_broadcastsi128_si256(
+        _mm_setr_epi32(k, k + (4 << 24), k + (8 << 24), k + (12 << 24)));
+    return {_mm256_shuffle_epi8(x.lo, at), _mm256_shuffle_epi8(x.hi, at)};
+  }
+  static F to_float(Words x) { return {_mm256_cvtepi32_ps(x.lo), _mm256_cvtepi32_ps(x.hi)}; }
   template <int kShift>
   static Words shr(Words x) {
     return {_mm256_srli_epi32(x.lo, kShift), _mm256_srli_epi32(x.hi, kShift)};

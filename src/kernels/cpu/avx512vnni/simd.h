@@ -76,6 +76,17 @@ struct F16Avx512 {
   static Words bits(Words x) {
     return _mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(kMask)));
   }
+  template <uint32_t kMask>
+  static Words flip(Words x) {
+    return _mm512_xor_si512(x, _mm512_set1_epi32(static_cast<int>(kMask)));
+  }
+  template <int kByte>
+  static Words top_byte(Words x) {
+    constexpr int k = kByte << 24 | 0x808080;  // an index with its highest bit set gives zero
+    const __m512i at = _mm512_set4_epi32(k + (12 << 24), k + (8 << 24), k + (4 << 24), k);
+    return _mm512_shuffle_epi8(x, at);
+  }
+  static F to_float(Words x) { return _mm512_cvtepi32_ps(x); }
   template <int kShift>
   static Words shr(Words x) {
     return kShift == 0 ? x : _mm512_srli_epi32(x, kShift);

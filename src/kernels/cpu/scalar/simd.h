@@ -119,6 +119,19 @@ struct F16Scalar {
     for (uint32_t& v : x.v) v &= kMask;
     return x;
   }
+  template <uint32_t kMask>
+  static Words flip(Words x) {
+    for (uint32_t& v : x.v) v ^= kMask;
+    return x;
+  }
+  template <int kByte>
+  static Words top_byte(Words x) {
+    for (uint32_t& v : x.v) v = v >> (8 * kByte) << 24;
+    return x;
+  }
+  static F to_float(const Words& x) {
+    return each([&](int i) { return static_cast<float>(static_cast<int32_t>(x.v[i])); });
+  }
   template <int kShift>
   static Words shr(Words x) {
     for (uint32_t& v : x.v) v >>= kShift;
