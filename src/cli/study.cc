@@ -119,6 +119,14 @@ class Studier {
     return evaluator;
   }
 
+  // Why this model, or this device, has no such row.
+  Status check_row(const Recipe& recipe) const {
+    if (recipe.precision.needs_simulation() && options_.common.compute_device() != Device::kCpu) {
+      return error(ErrorCode::kUnsupported, "runs on the CPU only");
+    }
+    return check(recipe, config_);
+  }
+
   // All rows with the first seed, then those that have another with the next. Rows that share
   // weights stay neighbours.
   Result<std::vector<RecipeRow>> plan(const StudyTable& table, StudyOutcome& outcome) const {
@@ -126,13 +134,14 @@ class Studier {
     std::vector<RecipeRow> runs;
     for (int seed = 0; seed < seeds; ++seed) {
       for (const StudyRow& row : table.rows) {
-        QUAROT_ASSIGN_OR_RETURN(Recipe recipe, recipe_of(row));
+        QUAROT_ASSIGN_OR_RETURN(const Recipe named, recipe_of(row));
+        Recipe recipe = fitted(named, config_);
         if (options_.quick) recipe.gptq_tokens = std::min(recipe.gptq_tokens, kQuickGptqTokens);
         const bool random = recipe.transforms.any() || recipe.calibrates();
         if (random)
           recipe.seed = recipe.transforms.seed = options_.seed + static_cast<uint64_t>(seed);
         if (seed > 0 && !random) continue;
-        if (const Status fits = check(recipe, config_); !fits.ok()) {
+        if (const Status fits = check_row(recipe); !fits.ok()) {
           if (seed == 0) outcome.left_out.push_back(row.label + ": " + fits.error().message());
           continue;
         }

@@ -89,6 +89,12 @@ Estimate accuracy_difference(const Row& row, const Row& from) {
   return average(tasks);
 }
 
+std::string kept(const Row& row) {
+  const KeptChannels& channels = row.seeds.front().recipe.precision.kept;
+  if (channels.threshold > 0) return fmt::format("|x| > {}", channels.threshold);
+  return fmt::format("{}", row.cost.kept_channels);
+}
+
 class Columns {
  public:
   explicit Columns(const EvaluatorOptions& options)
@@ -109,8 +115,7 @@ class Columns {
   }
 
   std::vector<std::string> cells(const Row& row, const Row& first) const {
-    std::vector<std::string> cells = {row.label, bits_label(row.seeds.front().recipe),
-                                      fmt::format("{}", row.cost.kept_channels)};
+    std::vector<std::string> cells = {row.label, bits_label(row.seeds.front().recipe), kept(row)};
     for (const double bits :
          {row.cost.weight_bits, row.cost.activation_bits, row.cost.cache_bits}) {
       cells.push_back(fmt::format("{:.2f}", bits));
@@ -191,7 +196,7 @@ std::vector<std::string> footnotes(const StudyOutcome& outcome, const StudyConte
   }
   if (!calibration.empty()) notes.push_back("calibrated on " + calibration);
   notes.emplace_back(
-      "kept: channels in higher precision; W, A, KV: average bits of a weight, an "
+      "kept: channels of a layer in higher precision; W, A, KV: average bits of a weight, an "
       "activation, a cache element, scales included");
   for (const std::string& row : outcome.left_out) notes.push_back("left out: " + row);
   std::erase(notes, "");

@@ -30,9 +30,27 @@ json without(std::initializer_list<const char*> spaces) {
 json basis(const char* kind) { return {{"transforms", {{"kind", kind}}}}; }
 
 std::vector<StudyRow> main_rows() {
-  return {{"float", "float"},           {"RTN", "naive"},
-          {"QuaRot RTN", "quarot"},     {"QuaRot GPTQ", "quarot", kGptq},
-          {"balanced RTN", "balanced"}, {"balanced GPTQ", "balanced", kGptq}};
+  return {{"float", "float"},
+          {"RTN", "naive"},
+          {"SmoothQuant", "smoothquant", all_bits(4)},
+          {"QUIK", "quik", {{"k_bits", 4}, {"v_bits", 4}}},
+          {"Atom", "atom"},
+          {"QuaRot RTN", "quarot"},
+          {"QuaRot GPTQ", "quarot", kGptq},
+          {"balanced RTN", "balanced"},
+          {"balanced GPTQ", "balanced", kGptq}};
+}
+
+std::vector<StudyRow> rival_rows() {
+  return {{"float", "float"},
+          {"SmoothQuant", "smoothquant"},
+          {"SmoothQuant, α searched", "smoothquant-searched"},
+          {"LLM.int8()", "llm-int8"},
+          {"AWQ", "awq"},
+          {"QUIK", "quik"},
+          {"Atom", "atom"},
+          {"KIVI", "kivi"},
+          {"KVQuant", "kvquant"}};
 }
 
 std::vector<StudyRow> group_rows() {
@@ -93,6 +111,7 @@ const std::vector<StudyTable>& study_tables() {
   static const std::vector<StudyTable> kTables = {
       {"main", "W4A4KV4", main_rows()},
       {"zero-shot", "Zero-shot tasks at W4A4KV4", main_rows(), 1, true},
+      {"rivals", "Other systems, each at the bits it was published with", rival_rows()},
       {"groups", "Groups of weights and activations at W4A4KV4", group_rows()},
       {"cache", "Bits of keys and values, everything else float", cache_rows()},
       {"weights", "Weights alone, with and without rotation", weight_rows()},

@@ -49,6 +49,9 @@ Result<T> answer(const std::optional<ResultStore>& store, const ResultKey& key,
 Result<Evaluator> Evaluator::create(const OpenModel& model, EvaluatorOptions options) {
   Evaluator evaluator(model, std::move(options));
   const EvaluatorOptions& given = evaluator.options_;
+  const Checkpoint& checkpoint = *model.checkpoint;
+  QUAROT_ASSIGN_OR_RETURN(evaluator.config_,
+                          parse_config(checkpoint.config(), checkpoint.path().string()));
   if (given.calibration) {
     QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(*given.calibration));
     evaluator.calibration_hash_ = content_hash(text);
@@ -58,7 +61,8 @@ Result<Evaluator> Evaluator::create(const OpenModel& model, EvaluatorOptions opt
   return evaluator;
 }
 
-Result<Measured> Evaluator::measure(const Recipe& recipe, const Recipe* next, Progress& progress) {
+Result<Measured> Evaluator::measure(const Recipe& asked, const Recipe* next, Progress& progress) {
+  const Recipe recipe = fitted(asked, config_);
   Measured measured{recipe, calibration_source(recipe, options_.calibration), {}, {}};
   std::unique_ptr<Backend> backend;
   const auto opened = [&]() -> Status {
@@ -96,7 +100,7 @@ Result<std::unique_ptr<Backend>> Evaluator::open(const Recipe& recipe, const Rec
     prepared_.reset();
     QUAROT_ASSIGN_OR_RETURN(prepared_, prepare(recipe, progress));
   }
-  const bool shared = next != nullptr && same_weights(prepared_->recipe, *next);
+  const bool shared = next != nullptr && same_weights(prepared_->recipe, fitted(*next, config_));
   Model model = shared ? prepared_->model : std::move(prepared_->model);
   if (!shared) prepared_.reset();
   return make_backend(

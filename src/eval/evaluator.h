@@ -43,7 +43,7 @@ class Evaluator {
 
   // What the store has is taken from it; everything else is measured and kept at once. `next` is
   // the recipe to come: one that shares this one's weights will find them prepared.
-  Result<Measured> measure(const Recipe& recipe, const Recipe* next, Progress& progress);
+  Result<Measured> measure(const Recipe& asked, const Recipe* next, Progress& progress);
 
  private:
   Evaluator(const OpenModel& model, EvaluatorOptions options)
@@ -60,6 +60,7 @@ class Evaluator {
 
   const OpenModel* model_;
   EvaluatorOptions options_;
+  ModelConfig config_;
   std::string calibration_hash_, windows_hash_;
   std::vector<std::string> task_hashes_;
   std::optional<PreparedModel> prepared_;  // kept for the next recipe

@@ -1,48 +1,71 @@
 #include "recipe/storage_cost.h"
 
+#include "kernels/cache_task.h"
+
 namespace quarot {
 
 namespace {
 
 constexpr double kScaleBits = 32;
 constexpr double kZeroBits = 8;
+constexpr double kOffsetBits = 32;
+constexpr double kOutlierBits = 16 + 16;
 
-double element_bits(int bits, bool symmetric, int64_t group) {
-  if (bits >= kFloatBits) return kFloatBits;
-  return bits + (kScaleBits + (symmetric ? 0 : kZeroBits)) / static_cast<double>(group);
+double element_bits(int bits, double grid_bits, int64_t group) {
+  return bits >= kFloatBits ? kFloatBits : bits + grid_bits / static_cast<double>(group);
 }
 
-double cache_element_bits(const CacheQuant& q, int64_t head_dim) {
-  return element_bits(q.bits, false, group_size(q, head_dim));
+double grid_bits(bool symmetric) { return kScaleBits + (symmetric ? 0 : kZeroBits); }
+
+int64_t kept_of(const Recipe& recipe, int64_t width) {
+  return kept_count(recipe.precision.kept, width, group_unit(recipe));
+}
+
+// Of a row as wide as a site, whose kept channels have bits and a scale of their own.
+template <typename Quant>
+double row_bits(const Recipe& recipe, const Quant& q, int64_t width) {
+  if (!q.enabled()) return static_cast<double>(kFloatBits * width);
+  const double grid = grid_bits(q.symmetric);
+  const int64_t kept = kept_of(recipe, width);
+  const int64_t rest = width - kept;
+  double bits = static_cast<double>(rest) * element_bits(q.bits, grid, group_size(q, rest));
+  if (kept > 0) {
+    bits += static_cast<double>(kept) * element_bits(recipe.precision.kept.bits, grid, kept);
+  }
+  return bits;
+}
+
+double cache_bits(const Precision& p, const CacheQuant& q, bool by_channel, int64_t head_dim) {
+  const int64_t group = by_channel ? kPageTokens : group_size(q, head_dim);
+  if (!q.enabled()) return kFloatBits;
+  if (!p.pages.enabled()) return element_bits(q.bits, grid_bits(false), group);
+  return element_bits(q.bits, kScaleBits + kOffsetBits, group) + p.pages.outliers * kOutlierBits;
 }
 
 }  // namespace
 
 StorageCost storage_cost(const Recipe& recipe, const ModelConfig& config) {
-  const WeightQuant& w = recipe.weights;
-  const ActivationQuant& a = recipe.precision.activations;
+  const Precision& p = recipe.precision;
   double weights = 0;
-  double weight_bits = 0;
+  double channels = 0;
+  StorageCost cost{0, 0, 0, 0};
   for (const Role role : kRoles) {
     const RoleSpaces spaces = spaces_of(role);
     const int64_t inputs = config.width(spaces.input);
-    const auto elements = static_cast<double>(inputs * config.width(spaces.output));
-    weights += elements;
-    weight_bits += elements * element_bits(w.bits, w.symmetric, group_size(w, inputs));
+    const auto rows = static_cast<double>(config.width(spaces.output));
+    weights += rows * static_cast<double>(inputs);
+    cost.weight_bits += rows * row_bits(recipe, recipe.weights, inputs);
   }
-  double channels = 0;
-  double activation_bits = 0;
   for (const Space site : kSites) {
     const int64_t width = config.width(site);
     channels += static_cast<double>(width);
-    activation_bits +=
-        static_cast<double>(width) * element_bits(a.bits, a.symmetric, group_size(a, width));
+    cost.activation_bits += row_bits(recipe, p.activations, width);
+    cost.kept_channels += kept_of(recipe, width);
   }
-  StorageCost cost;
-  cost.weight_bits = weight_bits / weights;
-  cost.activation_bits = activation_bits / channels;
-  cost.cache_bits = (cache_element_bits(recipe.precision.keys, config.head_dim) +
-                     cache_element_bits(recipe.precision.values, config.head_dim)) /
+  cost.weight_bits /= weights;
+  cost.activation_bits /= channels;
+  cost.cache_bits = (cache_bits(p, p.keys, p.pages.keys_by_channel, config.head_dim) +
+                     cache_bits(p, p.values, false, config.head_dim)) /
                     2;
   return cost;
 }

@@ -42,5 +42,28 @@ TEST(StorageCost, OfGroupsByHand) {
   EXPECT_DOUBLE_EQ(cost.cache_bits, (2 + 40.0 / 16 + 16) / 2);
 }
 
+// At most an eighth of 48, 96, 48, 80 channels: 6, 12, 6, 10, in 8 bits with a scale of their own;
+// the rest in 4 bits with one more.
+TEST(StorageCost, OfKeptChannelsByHand) {
+  Recipe recipe = value_of(recipe_by_name("naive"));
+  recipe.precision.kept = {.count = 12, .bits = 8};
+  const StorageCost cost = storage_cost(recipe, config());
+  EXPECT_EQ(cost.kept_channels, 6 + 12 + 6 + 10);
+  EXPECT_DOUBLE_EQ(cost.activation_bits, (4.0 * 238 + 8.0 * 34 + 32 * 8) / 272);
+  // q, k, v: 160 rows of 42 + 6; o: 48 of 84 + 12; gate, up: 160 of 42 + 6; down: 48 of 70 + 10.
+  const double bits =
+      320 * (4 * 42 + 8 * 6 + 64) + 48 * (4 * 84 + 8 * 12 + 64) + 48 * (4 * 70 + 8 * 10 + 64);
+  EXPECT_DOUBLE_EQ(cost.weight_bits, bits / 23808);
+}
+
+// Keys by channel over a page of 32 tokens, values by token and group of 8.
+TEST(StorageCost, OfPagesByHand) {
+  Recipe recipe;
+  recipe.precision.keys = recipe.precision.values = {.bits = 2, .clip = 1, .group = 8};
+  recipe.precision.pages = {.keys_by_channel = true, .outliers = 0.01};
+  EXPECT_DOUBLE_EQ(storage_cost(recipe, config()).cache_bits,
+                   (2 + 64.0 / 32 + 2 + 64.0 / 8) / 2 + 0.32);
+}
+
 }  // namespace
 }  // namespace quarot

@@ -78,8 +78,9 @@ class Cli : public ::testing::Test {
   std::string stories_, text_;
 };
 
-constexpr const char* kCommands[] = {"inspect", "probe",    "rotate", "quantize",   "eval",
-                                     "compare", "generate", "chat",   "completion", "bench"};
+constexpr const char* kCommands[] = {"inspect",    "probe",   "rotate",   "quantize",
+                                     "eval",       "compare", "generate", "chat",
+                                     "completion", "bench",   "study"};
 
 TEST_F(Cli, HelpShowsExamplesOfEveryCommand) {
   const Outcome all = run({"--help"});
