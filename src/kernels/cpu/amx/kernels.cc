@@ -34,6 +34,10 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
+// GCC's intrinsics do not tell the compiler what they read (all of a configuration, all rows of a
+// tile): what was written there must be in memory before them.
+void settle(const void* written) { asm volatile("" : : "r"(written) : "memory"); }
+
 // Tiles of `rows` activations (1 … 32), `quads` groups of four inputs deep.
 void configure(int64_t rows, int64_t quads) {
   TileConfig c;
@@ -44,6 +48,7 @@ void configure(int64_t rows, int64_t quads) {
   c.rows[2] = c.rows[3] = c.rows[5] = static_cast<uint8_t>(lower);
   c.row_bytes[4] = c.row_bytes[5] = static_cast<uint16_t>(quads * 4);
   c.rows[6] = c.rows[7] = static_cast<uint8_t>(quads);
+  settle(&c);
   _tile_loadconfig(&c);
 }
 
@@ -54,6 +59,7 @@ void multiply(const int8_t* a, int64_t a_stride, int64_t rows, const uint8_t* w,
               int64_t step, bool first, int32_t* sums) {
   const bool two = rows > kTileRows;
   int32_t* lower = sums + kTileRows * kTileOutputs;
+  settle(w);
   if (first) {
     _tile_zero(0);
     _tile_zero(1);
