@@ -51,6 +51,7 @@ void quik(Recipe& recipe) {
 void atom(Recipe& recipe) {
   quik(recipe);
   recipe.weights.group = recipe.precision.activations.group = 128;
+  recipe.fit_groups = true;
   recipe.precision.activations.clip = 0.9F;
   recipe.precision.keys.bits = recipe.precision.values.bits = 4;
   recipe.precision.kept = {.count = 128, .bits = 8, .sorted = true};
