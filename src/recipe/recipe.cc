@@ -98,6 +98,7 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("k_before_rope", r.precision.pages.keys_before_rope));
   QUAROT_RETURN_IF_ERROR(visit("kv_recent", r.precision.pages.recent));
   QUAROT_RETURN_IF_ERROR(visit("kv_outliers", r.precision.pages.outliers));
+  QUAROT_RETURN_IF_ERROR(visit("online_half", r.precision.half_online));
   QUAROT_RETURN_IF_ERROR(visit("keep_channels", r.precision.kept.count));
   QUAROT_RETURN_IF_ERROR(visit("keep_threshold", r.precision.kept.threshold));
   QUAROT_RETURN_IF_ERROR(visit("keep_bits", r.precision.kept.bits));

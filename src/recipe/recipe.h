@@ -34,6 +34,7 @@ struct ScalingSpec {
 };
 
 enum class Centering { kNone, kKeys, kKeysAndValues };
+
 // The basis in which each weight is rounded, on top of its spaces' own: U·W·Vᵀ with random U and V
 // (two-sided incoherence: QuIP, Chee et al. 2023, section 4), which float activations pass through
 // before and after the product. Simulated by turning the rounded weight back.
@@ -124,7 +125,7 @@ Status set_bits(const std::string& label, Recipe& recipe);
 // The recipe on this model: where it says so, with groups that fit.
 Recipe fitted(Recipe recipe, const ModelConfig& config);
 
-// Channels that a kept channel's going leaves must be a multiple of: all groups divide it.
+// What must divide the number of a site's channels that are not kept: every group does then.
 int64_t group_unit(const Recipe& recipe);
 
 // kInvalidArgument where the recipe does not fit the model: widths that groups do not divide, ….

@@ -81,6 +81,7 @@ Recipe unusual() {
   r.precision.values = {.bits = 6, .clip = 0.92F, .group = 16};
   r.precision.pages = {
       .keys_by_channel = true, .keys_before_rope = true, .recent = 96, .outliers = 0.25};
+  r.precision.half_online = true;
   r.precision.kept = {.count = 12, .threshold = 3.5, .bits = 7, .sorted = true};
   r.fit_groups = true;
   r.embedding_bits = 8;

@@ -130,6 +130,7 @@ HeadsTask CpuBackend::query_heads(int64_t layer) const {
   HeadsTask task = heads_task();
   task.heads = config().heads;
   task.x = qkv_.data();
+  if (heads_ready_) return task;
   task.gain = data_or_null(this->layer(layer).query_norm);
   task.rotary = config().rope.rotary_dim;
   task.cos = cos_.data();
@@ -142,7 +143,7 @@ HeadsTask CpuBackend::key_heads(int64_t layer) const {
   HeadsTask task = query_heads(layer);
   task.heads = config().kv_heads;
   task.x = qkv_.data() + config().width(Space::kQuery);
-  task.gain = data_or_null(this->layer(layer).key_norm);
+  if (!heads_ready_) task.gain = data_or_null(this->layer(layer).key_norm);
   return task;
 }
 

@@ -64,9 +64,13 @@ class CpuBackend : public Backend {
   HeadsTask key_heads(int64_t layer) const;
   HeadsTask value_heads() const;
 
+  // Whether q and k have been normed and turned in place, so that what stores them need not.
+  bool heads_ready_ = false;
+
   Batch batch_;
   Matrix cos_, sin_;  // [rows, rotary_dim / 2]
   Matrix x_;          // the residual stream
+  Matrix qkv_;        // what the projections of q, k and v give
   Matrix attention_;  // what attention gives, before the heads are mixed
   PagedCache cache_;
   std::vector<CacheToken> places_;  // of each row of the batch
@@ -90,7 +94,7 @@ class CpuBackend : public Backend {
   Precision precision_;
   const cpu::Kernels* kernels_;
   Online norm_output_, heads_, query_key_, ffn_;
-  Matrix qkv_, query_, gate_up_, normed_;
+  Matrix query_, gate_up_, normed_;
 };
 
 }  // namespace quarot

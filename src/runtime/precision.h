@@ -11,11 +11,12 @@ struct Precision {
   ActivationQuant activations;  // what the linears of the layers read
   CacheQuant keys;
   CacheQuant values;
-  PageQuant pages;    // how keys and values are quantised, where not token by token
-  KeptChannels kept;  // of what the linears read
+  PageQuant pages;           // how keys and values are quantised, where not token by token
+  KeptChannels kept;         // of what the linears read
+  bool half_online = false;  // online transforms take and give half precision, summing in float
 
   // Whether only the simulated quantisers on the CPU know how.
-  bool needs_simulation() const { return kept.enabled() || pages.enabled(); }
+  bool needs_simulation() const { return kept.enabled() || pages.enabled() || half_online; }
 
   bool operator==(const Precision&) const = default;
 };

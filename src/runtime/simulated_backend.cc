@@ -9,6 +9,7 @@
 #include "kernels/cpu/table.h"
 #include "runtime/rope_tables.h"
 #include "runtime/vector_math.h"
+#include "tensor/dtype.h"
 #include "tensor/gemm.h"
 
 namespace quarot {
@@ -57,6 +58,18 @@ void turn_back(MatrixRef keys, const Matrix& cos, const Matrix& sin) {
   }
 }
 
+void round_to_half(MatrixRef rows) {
+  for (int64_t r = 0; r < rows.rows(); ++r) {
+    for (float& x : rows.row(r)) x = f16_to_float(float_to_f16(x));
+  }
+}
+
+void turn_in_half(const Orthogonal& transform, MatrixRef rows) {
+  round_to_half(rows);
+  transform.apply(rows);
+  round_to_half(rows);
+}
+
 RowTable table_of(const QuantizedWeight& weight) {
   const bool packed = weight.quant.symmetric &&
                       (weight.quant.bits == 4 || weight.quant.bits == 8) &&
@@ -88,13 +101,42 @@ void SimulatedBackend::observe_heads(int64_t layer, Space space, HeadsTask task)
   observer_->observe(layer, space, rows);
 }
 
+const std::optional<Orthogonal>& SimulatedBackend::online_at(Space site) const {
+  const OnlineTransforms& online = model().online;
+  return site == Space::kAttentionOutput ? online.heads
+         : site == Space::kFfnHidden     ? online.ffn
+                                         : online.norm_output;
+}
+
+// q and k in place: normed, turned by RoPE in float, by R3 between half and half.
+void SimulatedBackend::turn_heads_in_half(int64_t layer) {
+  int64_t column = 0;
+  for (HeadsTask task : {query_heads(layer), key_heads(layer)}) {
+    Matrix heads(task.tokens * task.heads, task.head_dim);
+    task.hadamard = nullptr;
+    task.y = heads.data();
+    task.y_stride = task.heads * task.head_dim;
+    cpu::heads(kernels(), task);
+    turn_in_half(*model().online.query_key, heads);
+    for (int64_t t = 0; t < task.tokens; ++t) {
+      std::ranges::copy(heads.elements().subspan(static_cast<size_t>(t * task.y_stride),
+                                                 static_cast<size_t>(task.y_stride)),
+                        qkv_.row(t).begin() + column);
+    }
+    column += task.y_stride;
+  }
+  heads_ready_ = true;
+}
+
 void SimulatedBackend::append_cache(int64_t layer) {
+  if (precision().half_online && model().online.query_key) turn_heads_in_half(layer);
   if (observer_ != nullptr) {
     observe_heads(layer, Space::kQuery, query_heads(layer));
     observe_heads(layer, Space::kKey, key_heads(layer));
     observe_heads(layer, Space::kValue, value_heads());
   }
   CpuBackend::append_cache(layer);
+  heads_ready_ = false;
 }
 
 // A page is quantised when the first query comes that is a whole page, and what the recipe calls
@@ -160,7 +202,13 @@ void SimulatedBackend::set_input(int64_t layer, Space site, const RowTask& task)
   RowTask rows = task;
   rows.y = input_.data();
   rows.y_stride = input_.cols();
+  const bool in_half = precision().half_online && online_at(site);
+  if (in_half) rows.hadamard = nullptr;
   cpu::rows(kernels(), rows);
+  if (in_half) {
+    if (task.hadamard != nullptr) turn_in_half(*online_at(site), input_);
+    round_to_half(input_);  // a dense one has acted already
+  }
   const ActivationQuant& quant = precision().activations;
   const KeptChannels& kept = precision().kept;
   const auto reader =

@@ -44,6 +44,8 @@ class SimulatedBackend final : public CpuBackend {
   void quantize_page(int64_t layer, const SequenceChunk& chunk, int64_t page);
   void quantize_keys(MatrixRef keys, const Matrix& cos, const Matrix& sin) const;
 
+  const std::optional<Orthogonal>& online_at(Space site) const;
+  void turn_heads_in_half(int64_t layer);
   void observe_heads(int64_t layer, Space space, HeadsTask task);
   void multiply_levels(const Linear& linear, MatrixRef y, bool accumulate);
   void add_levels(const QuantizedWeight& weight, int64_t first, MatrixRef sums);

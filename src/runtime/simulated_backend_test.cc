@@ -7,8 +7,10 @@
 
 #include <cmath>
 
+#include "model/transform.h"
 #include "runtime/rope_tables.h"
 #include "support/synthetic.h"
+#include "tensor/dtype.h"
 
 namespace quarot {
 namespace {
@@ -239,6 +241,39 @@ TEST(Attention, SeesPagesQuantisedOnceTheyAreOld) {
       }
       EXPECT_EQ(old, pages.recent == 32 ? 3 : pages.recent == 64 ? 2 : 4);
     }
+  }
+}
+
+// Every site behind an online transform, and q and k behind R3, hold halves that are the floats
+// rounded, to what their inputs' rounding moves them.
+TEST(SimulatedBackend, TurnsInHalfPrecision) {
+  Model model = testing::random_model(testing::config_json({{"model_type", "qwen3"}}), 9);
+  model.online = online_transforms(
+      model.config, {.norm_output = true, .heads = true, .query_key = true, .ffn = true});
+  class Everything final : public SiteObserver {
+   public:
+    void observe(int64_t layer, Space space, ConstMatrixRef rows) override {
+      if (layer == 0 && space != Space::kValue) seen.emplace_back(rows);
+    }
+    std::vector<Matrix> seen;
+  };
+  const auto observed = [&](bool half) {
+    Precision precision;
+    precision.half_online = half;
+    SimulatedBackend backend(model, precision);
+    Everything everything;
+    backend.set_observer(&everything);
+    feed(backend, backend.add_sequence(), testing::random_tokens(20, 96, 10), 20);
+    return everything.seen;
+  };
+  const std::vector<Matrix> floats = observed(false);
+  const std::vector<Matrix> halves = observed(true);
+  ASSERT_EQ(halves.size(), 6U);
+  for (size_t i = 0; i < halves.size(); ++i) {
+    for (const float x : halves[i].elements()) EXPECT_EQ(x, f16_to_float(float_to_f16(x)));
+    const double error = testing::relative_error(halves[i], floats[i]);
+    EXPECT_GT(error, 1e-5) << i;
+    EXPECT_LT(error, 1e-3) << i;
   }
 }
 
