@@ -53,7 +53,7 @@ Result<Comparison> compare(const CompareOptions& options) {
   QUAROT_ASSIGN_OR_RETURN(wanted.windows, options.text.windows(*open.tokenizer));
   QUAROT_ASSIGN_OR_RETURN(wanted.tasks, options.tasks.open(open));
   wanted.protocol = describe(options.text.perplexity);
-  wanted.against_float = true;
+  wanted.against_float = !wanted.windows.empty();
   wanted.calibration = options.recipe.calibration();
   wanted.device = options.common.compute_device();
   QUAROT_ASSIGN_OR_RETURN(Evaluator evaluator, Evaluator::create(open, std::move(wanted)));

@@ -64,19 +64,24 @@ Result<Evaluator> Evaluator::create(const OpenModel& model, EvaluatorOptions opt
 Result<Measured> Evaluator::measure(const Recipe& asked, const Recipe* next, Progress& progress) {
   const Recipe recipe = fitted(asked, config_);
   Measured measured{recipe, calibration_source(recipe, options_.calibration), {}, {}};
-  std::unique_ptr<Backend> backend;
-  const auto opened = [&]() -> Status {
-    if (backend) return {};
-    QUAROT_ASSIGN_OR_RETURN(backend, open(recipe, next, progress));
+  std::unique_ptr<Backend> own;
+  Backend* backend = nullptr;
+  const auto open_backend = [&]() -> Status {
+    if (backend != nullptr) return {};
+    const bool is_reference =
+        options_.against_float && recipe.is_float() && !recipe.transforms.any();
+    if (options_.against_float) QUAROT_RETURN_IF_ERROR(open_reference(progress));
+    if (!is_reference) {
+      QUAROT_ASSIGN_OR_RETURN(own, open(recipe, next, progress));
+    }
+    backend = is_reference ? reference_.get() : own.get();
     return {};
   };
   if (!options_.windows.empty()) {
     QUAROT_ASSIGN_OR_RETURN(measured.perplexity,
                             answer(options_.store, perplexity_key(recipe), parse_perplexity,
                                    [&]() -> Result<PerplexityResult> {
-                                     QUAROT_RETURN_IF_ERROR(opened());
-                                     if (options_.against_float)
-                                       QUAROT_RETURN_IF_ERROR(open_reference(progress));
+                                     QUAROT_RETURN_IF_ERROR(open_backend());
                                      return measure_perplexity(*backend, reference_.get(),
                                                                options_.windows, progress);
                                    }));
@@ -85,7 +90,7 @@ Result<Measured> Evaluator::measure(const Recipe& asked, const Recipe* next, Pro
     QUAROT_ASSIGN_OR_RETURN(
         const TaskResult result,
         answer(options_.store, task_key(recipe, i), parse_task_result, [&]() -> Result<TaskResult> {
-          QUAROT_RETURN_IF_ERROR(opened());
+          QUAROT_RETURN_IF_ERROR(open_backend());
           return measure_task(*backend, options_.tasks[i], progress);
         }));
     measured.tasks.push_back(result);
