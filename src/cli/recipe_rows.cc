@@ -17,13 +17,13 @@ class RowProgress final : public Progress {
  public:
   RowProgress(size_t rows, bool quiet) : terminal_(quiet), rows_(rows) {}
 
-  void begin(size_t row, const std::string& label) {
-    row_ = fmt::format("{}/{} {}", row + 1, rows_, label);
+  void begin(size_t row) {
+    row_ = fmt::format("{}/{}", row + 1, rows_);
     if (row == 0) return;
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-    const auto done = static_cast<double>(row);
-    row_ += fmt::format(" ({} left for all)", format_seconds(elapsed.count() / done *
-                                                             (static_cast<double>(rows_) - done)));
+    const double row_seconds = elapsed.count() / static_cast<double>(row);
+    row_ += fmt::format(", {} left in all",
+                        format_seconds(row_seconds * static_cast<double>(rows_ - row)));
   }
 
   void stage(std::string_view name, int64_t total) override {
@@ -47,7 +47,7 @@ Result<std::vector<Measured>> measure_rows(Evaluator& evaluator, const std::vect
   std::vector<Measured> results;
   for (size_t i = 0; i < rows.size(); ++i) {
     QUAROT_RETURN_IF_ERROR(progress.check());
-    progress.begin(i, rows[i].label);
+    progress.begin(i);
     const Recipe* next = i + 1 < rows.size() ? &rows[i + 1].recipe : nullptr;
     Result<Measured> result = evaluator.measure(rows[i].recipe, next, progress);
     if (!result.ok() && result.error().code() == ErrorCode::kCancelled) return result.error();

@@ -27,6 +27,7 @@ struct StudyOptions {
   std::string calibration, against, results, format = "terminal";
   uint64_t seed = 0;
   int seeds = 0;
+  int64_t calibration_tokens = 0;
   bool quick = false;
 };
 
@@ -110,7 +111,7 @@ class Studier {
     evaluator.windows = windows_;
     evaluator.protocol = describe(options_.text.perplexity);
     if (table.zero_shot) evaluator.tasks = tasks_;
-    evaluator.against_float = options_.against == "float";
+    evaluator.against_float = options_.against == "float" && !windows_.empty();
     if (!options_.calibration.empty()) evaluator.calibration = options_.calibration;
     evaluator.device = options_.common.compute_device();
     evaluator.store = store_;
@@ -136,6 +137,9 @@ class Studier {
       for (const StudyRow& row : table.rows) {
         QUAROT_ASSIGN_OR_RETURN(const Recipe named, recipe_of(row));
         Recipe recipe = fitted(named, config_);
+        if (options_.calibration_tokens > 0) {
+          recipe.calibration_tokens = recipe.gptq_tokens = options_.calibration_tokens;
+        }
         if (options_.quick) recipe.gptq_tokens = std::min(recipe.gptq_tokens, kQuickGptqTokens);
         const bool random = recipe.transforms.any() || recipe.calibrates();
         if (random)
@@ -233,6 +237,10 @@ void add_study(CLI::App& app, Command& selected) {
       ->check(CLI::IsMember({"float"}));
   command->add_option("--calibration", options->calibration,
                       "text to calibrate on (default: the model writes one)");
+  command
+      ->add_option("--calibration-tokens", options->calibration_tokens,
+                   "how many tokens of it to use (default: what each recipe says)")
+      ->check(CLI::PositiveNumber);
   command->add_option("--seed", options->seed, "the first seed")->capture_default_str();
   command->add_option("--seeds", options->seeds, "how many (default: what the table says)")
       ->check(CLI::Range(1, 1000));

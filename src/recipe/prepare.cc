@@ -45,7 +45,7 @@ std::string calibration_source(const Recipe& recipe,
 
 bool same_weights(const Recipe& a, const Recipe& b) {
   // What rounds or scales with an eye on the quantised activations.
-  const bool looks = (b.uses_gptq() && b.gptq_quantized_inputs) || b.scaling.search ||
+  const bool looks = (b.uses_hessians() && b.gptq_quantized_inputs) || b.scaling.search ||
                      a.precision.kept.enabled() || b.precision.kept.enabled();
   if (looks && a.precision != b.precision) return false;
   Recipe other = b;

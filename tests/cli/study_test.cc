@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "support/data.h"
@@ -189,6 +190,24 @@ TEST_F(StudyTest, SaysWhatItLeavesOutAndThatItIsQuick) {
   const Outcome quick = run(study("groups", {"--quick"}));
   EXPECT_NE(quick.out.find("quick: at most 3 windows"), std::string::npos) << quick.out;
   EXPECT_NE(quick.out.find("left out: QuaRot GPTQ, groups of 256"), std::string::npos);
+}
+
+// Every row names a recipe, changes fields that exist, and has a label of its own.
+TEST_F(StudyTest, EveryTableRuns) {
+  const json tables = json_of(command(
+      "study", {"--table", "all", "--text", folder_ / "text.txt", "--tasks", folder_ / "pets.jsonl",
+                "--window", "32", "--max-windows", "1", "--seeds", "1", "--calibration",
+                folder_ / "text.txt", "--results", folder_ / "results", "--json"}))["tables"];
+  ASSERT_EQ(tables.size(), 10U);
+  for (const json& table : tables) {
+    std::set<std::string> labels;
+    for (const json& row : table["rows"]) {
+      EXPECT_TRUE(labels.insert(row["label"]).second) << table["table"] << row["label"];
+      EXPECT_EQ(row["results"].size(), 1U);
+      EXPECT_EQ(row["results"][0].contains("tasks"), table["table"] == "zero-shot");
+    }
+    EXPECT_GE(labels.size(), 3U) << table["table"];
+  }
 }
 
 TEST_F(StudyTest, WrongUsageIsStatus2) {
