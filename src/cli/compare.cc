@@ -163,7 +163,7 @@ void add_compare(CLI::App& app, Command& selected) {
   options->model.add_to(*command);
   options->text.add_to(*command);
   options->tasks.add_to(*command);
-  options->text.require(*command, &options->tasks);
+  options->text.require(*command, options->tasks);
   options->recipe.add_to(*command, "float");
   command->remove_option(command->get_option("--recipe"));
   command->add_option("--recipes", options->recipes, "names or FILE.json; float is always there")

@@ -165,7 +165,7 @@ void add_eval(CLI::App& app, Command& selected) {
   options->model.add_execution_to(*command);
   options->text.add_to(*command);
   options->tasks.add_to(*command);
-  options->text.require(*command, &options->tasks);
+  options->text.require(*command, options->tasks);
   command
       ->add_option("--against", options->against,
                    "also measure KL divergence and top-1 agreement with: float")

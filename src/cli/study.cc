@@ -128,29 +128,39 @@ class Studier {
     return check(recipe, config_);
   }
 
-  // All rows with the first seed, then those that have another with the next. Rows that share
-  // weights stay neighbours.
+  // Seed 0 is the first one; nullopt for a further seed of a recipe in which nothing is random.
+  Result<std::optional<Recipe>> recipe_at(const StudyRow& row, int seed) const {
+    QUAROT_ASSIGN_OR_RETURN(const Recipe named, recipe_of(row));
+    Recipe recipe = fitted(named, config_);
+    if (options_.calibration_tokens > 0) {
+      recipe.calibration_tokens = recipe.gptq_tokens = options_.calibration_tokens;
+    }
+    if (options_.quick) recipe.gptq_tokens = std::min(recipe.gptq_tokens, kQuickGptqTokens);
+    if (recipe.transforms.any() || recipe.calibrates()) {
+      recipe.seed = recipe.transforms.seed = options_.seed + static_cast<uint64_t>(seed);
+    } else if (seed > 0) {
+      return std::optional<Recipe>();
+    }
+    return std::optional<Recipe>(std::move(recipe));
+  }
+
+  // All rows with the first seed, then those that have another with the next: rows that share
+  // weights stay neighbours. Into the outcome: the rows, still empty, and what is left out.
   Result<std::vector<RecipeRow>> plan(const StudyTable& table, StudyOutcome& outcome) const {
     const int seeds = options_.seeds > 0 ? options_.seeds : table.seeds;
     std::vector<RecipeRow> runs;
     for (int seed = 0; seed < seeds; ++seed) {
       for (const StudyRow& row : table.rows) {
-        QUAROT_ASSIGN_OR_RETURN(const Recipe named, recipe_of(row));
-        Recipe recipe = fitted(named, config_);
-        if (options_.calibration_tokens > 0) {
-          recipe.calibration_tokens = recipe.gptq_tokens = options_.calibration_tokens;
+        QUAROT_ASSIGN_OR_RETURN(const std::optional<Recipe> recipe, recipe_at(row, seed));
+        if (!recipe) continue;
+        const Status fits = check_row(*recipe);
+        if (fits.ok()) runs.push_back({row.label, *recipe});
+        if (seed > 0) continue;
+        if (fits.ok()) {
+          outcome.rows.push_back({row.label, storage_cost(*recipe, config_), {}});
+        } else {
+          outcome.left_out.push_back(row.label + ": " + fits.error().message());
         }
-        if (options_.quick) recipe.gptq_tokens = std::min(recipe.gptq_tokens, kQuickGptqTokens);
-        const bool random = recipe.transforms.any() || recipe.calibrates();
-        if (random)
-          recipe.seed = recipe.transforms.seed = options_.seed + static_cast<uint64_t>(seed);
-        if (seed > 0 && !random) continue;
-        if (const Status fits = check_row(recipe); !fits.ok()) {
-          if (seed == 0) outcome.left_out.push_back(row.label + ": " + fits.error().message());
-          continue;
-        }
-        if (seed == 0) outcome.rows.push_back({row.label, storage_cost(recipe, config_), {}});
-        runs.push_back({row.label, std::move(recipe)});
       }
     }
     return runs;

@@ -15,10 +15,9 @@ void TextInput::add_to(CLI::App& command) {
   command.add_flag("--bos-each-window", perplexity.bos_each_window, "begin every window with BOS");
 }
 
-void TextInput::require(CLI::App& command, const TaskInput* tasks) const {
-  command.parse_complete_callback([this, tasks] {
-    if (!path.empty() || (tasks != nullptr && !tasks->paths.empty())) return;
-    throw CLI::RequiredError(tasks == nullptr ? "--text" : "--text or --tasks");
+void TextInput::require(CLI::App& command, const TaskInput& tasks) const {
+  command.parse_complete_callback([this, &tasks] {
+    if (path.empty() && tasks.paths.empty()) throw CLI::RequiredError("--text or --tasks");
   });
 }
 

@@ -17,8 +17,8 @@ struct TextInput {
   PerplexityOptions perplexity;
 
   void add_to(CLI::App& command);
-  // Usage without --text, or without both of --text and --tasks, is wrong.
-  void require(CLI::App& command, const TaskInput* tasks = nullptr) const;
+  // Usage with neither --text nor --tasks is wrong.
+  void require(CLI::App& command, const TaskInput& tasks) const;
   Status apply();  // completes `perplexity`; kInvalidArgument for an unknown protocol
   // None without --text.
   Result<std::vector<EvalWindow>> windows(const Tokenizer& tokenizer) const;
