@@ -81,4 +81,11 @@ void for_each_block(int64_t count, FunctionRef<void(int64_t)> body) {
 bool cholesky(MatrixView<float> a) { return factor(a); }
 bool cholesky(MatrixView<double> a) { return factor(a); }
 
+void solve_cholesky(MatrixView<const double> lower, MatrixView<double> rows) {
+  const auto l = as_eigen(lower).triangularView<Eigen::Lower>();
+  auto x = as_eigen(rows);
+  l.transpose().solveInPlace<Eigen::OnTheRight>(x);
+  l.solveInPlace<Eigen::OnTheRight>(x);
+}
+
 }  // namespace quarot

@@ -19,4 +19,7 @@ void for_each_block(int64_t count, FunctionRef<void(int64_t)> body);
 bool cholesky(MatrixView<float> a);
 bool cholesky(MatrixView<double> a);
 
+// Every row x ← x·(L·Lᵀ)⁻¹, on one thread.
+void solve_cholesky(MatrixView<const double> lower, MatrixView<double> rows);
+
 }  // namespace quarot
