@@ -53,15 +53,21 @@ Status LayerStream::run_layer(SiteObserver* observer) {
 }
 
 Status LayerStream::run_step(FunctionRef<void(SimulatedBackend&)> step, SiteObserver* observer) {
+  for (int64_t window = 0; window < windows(); ++window)
+    QUAROT_RETURN_IF_ERROR(run_window(window, step, observer));
+  return {};
+}
+
+Status LayerStream::run_window(int64_t window, FunctionRef<void(SimulatedBackend&)> step,
+                               SiteObserver* observer) {
+  QUAROT_RETURN_IF_ERROR(progress_.check());
+  SimulatedBackend::State& state = states_[static_cast<size_t>(window)];
   backend_.set_observer(observer);
-  for (SimulatedBackend::State& state : states_) {
-    QUAROT_RETURN_IF_ERROR(progress_.check());
-    const int sequence = backend_.add_sequence();  // id 0: the only one at a time
-    backend_.exchange(state);
-    step(backend_);
-    backend_.exchange(state);
-    backend_.drop_sequence(sequence);
-  }
+  const int sequence = backend_.add_sequence();  // id 0: the only one at a time
+  backend_.exchange(state);
+  step(backend_);
+  backend_.exchange(state);
+  backend_.drop_sequence(sequence);
   return {};
 }
 

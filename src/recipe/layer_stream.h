@@ -34,6 +34,14 @@ class LayerStream {
   // sees the rows of all windows in order.
   Status run_layer(SiteObserver* observer = nullptr);
   Status run_step(FunctionRef<void(SimulatedBackend&)> step, SiteObserver* observer = nullptr);
+  // The step for one window.
+  Status run_window(int64_t window, FunctionRef<void(SimulatedBackend&)> step,
+                    SiteObserver* observer = nullptr);
+
+  // A window's residual stream, [tokens, hidden], as the last step left it.
+  ConstMatrixRef residual(int64_t window) const {
+    return states_[static_cast<size_t>(window)].residual;
+  }
 
  private:
   Model model_;                           // no more than config, online transforms and the layer

@@ -46,6 +46,7 @@ LayerPipeline::LayerPipeline(const Recipe& recipe, const ModelConfig& config, Pr
       config_(config),
       transformer_(config, recipe.transforms, principal),
       original_(config, {}, {}, progress),
+      target_(config, {}, {}, progress),
       rounded_(config, transformer_.online(),
                recipe.gptq_quantized_inputs ? recipe.precision : Precision(), progress) {}
 
@@ -67,6 +68,7 @@ Status LayerPipeline::begin(std::span<const std::vector<Token>> windows, Embed e
       measured += count;
     }
     if (!recipe_.uses_hessians()) continue;
+    if (recipe_.gptq_residual > 0) target_.add_window(window, rows);
     transformer_.transform_embedding(rows);
     rounded_.add_window(window, std::move(rows));
   }
@@ -88,10 +90,17 @@ Result<LayerReport> LayerPipeline::finish(int64_t index, Layer& layer) {
     order_channels(index, scaled.scales, *statistics, layer);
     report.alphas = scaled.alphas;
   }
+  std::optional<ResidualTarget> target;
+  if (target_.windows() > 0) {
+    target_.put_layer(index, layer);
+    target = {&target_, transformer_.basis_of(Space::kResidual, {}, index)};
+  }
   transformer_.transform_layer(layer, index, scaled.scales, centers);
   if (!recipe_.weights.enabled()) return report;
   if (recipe_.uses_hessians()) {
-    QUAROT_ASSIGN_OR_RETURN(report.errors, round_under_hessians(recipe_, index, rounded_, layer));
+    QUAROT_ASSIGN_OR_RETURN(report.errors,
+                            round_under_hessians(recipe_, index, rounded_, target, layer));
+    target_.take_layer();
   } else {
     QUAROT_ASSIGN_OR_RETURN(report.errors, round_to_nearest(recipe_, index, layer));
   }
@@ -120,9 +129,10 @@ void LayerPipeline::order_channels(int64_t index, const LayerScales& scales,
 
 Status LayerPipeline::skip(int64_t index, Layer original, Layer finished) {
   dequantize(finished);
+  target_.put_layer(index, original);
   original_.put_layer(index, std::move(original));
   rounded_.put_layer(index, std::move(finished));
-  for (LayerStream* stream : {&original_, &rounded_}) {
+  for (LayerStream* stream : {&original_, &target_, &rounded_}) {
     QUAROT_RETURN_IF_ERROR(stream->run_layer());
     stream->take_layer();
   }

@@ -55,6 +55,7 @@ class LayerPipeline {
   ModelConfig config_;
   Transformer transformer_;
   LayerStream original_;  // for statistics
+  LayerStream target_;    // the same float model, for what GPTQ aims at
   LayerStream rounded_;   // for GPTQ
   int64_t sample_every_ = 0;
 };

@@ -20,6 +20,7 @@ constexpr std::array kNamed = {
     NamedRecipe{"naive", "W4A4KV4 in the model's own basis"},
     NamedRecipe{"quarot", "W4A4KV4 after the paper's rotations (QuaRot, NeurIPS 2024)"},
     NamedRecipe{"balanced", "W4A4KV4, each site scaled before it is rotated, K and V centred"},
+    NamedRecipe{"balanced-gptq", "the same by GPTQ, aiming at the float model's residual stream"},
 };
 
 void quantize_to_4_bits(Recipe& recipe) {
@@ -112,6 +113,7 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("gptq_damp", r.gptq.damp));
   QUAROT_RETURN_IF_ERROR(visit("gptq_act_order", r.gptq.act_order));
   QUAROT_RETURN_IF_ERROR(visit("gptq_quantized_inputs", r.gptq_quantized_inputs));
+  QUAROT_RETURN_IF_ERROR(visit("gptq_residual", r.gptq_residual));
   QUAROT_RETURN_IF_ERROR(visit("gptq_tokens", r.gptq_tokens));
   QUAROT_RETURN_IF_ERROR(visit("calibration_tokens", r.calibration_tokens));
   r.precision.values.group = r.precision.keys.group;
@@ -232,11 +234,17 @@ Result<Recipe> recipe_by_name(std::string_view name) {
     recipe.transforms.residual = true;
     return recipe;
   }
-  if (name == "balanced") {
-    recipe.transforms.norm_output = true;
-    recipe.scaling.method = Scaling::kBalance;
-    recipe.center = Centering::kKeysAndValues;
-    recipe.precision.activations.clip = 0.85F;
+  recipe.transforms.norm_output = true;
+  recipe.scaling.method = Scaling::kBalance;
+  recipe.center = Centering::kKeysAndValues;
+  recipe.precision.activations.clip = 0.85F;
+  if (name == "balanced") return recipe;
+  if (name == "balanced-gptq") {
+    recipe.weight_method = WeightMethod::kGptq;
+    recipe.gptq.act_order = true;
+    recipe.gptq_quantized_inputs = true;
+    recipe.gptq_residual = 0.5;
+    recipe.precision.activations.clip = 0.8F;
     return recipe;
   }
   std::vector<std::string_view> known;
@@ -404,6 +412,10 @@ Status check(const Recipe& recipe, const ModelConfig& config) {
   QUAROT_RETURN_IF_ERROR(cpu::check(cache_layout(config, recipe.precision)));
   if (!(recipe.scaling.alpha >= 0 && recipe.scaling.alpha <= 1)) {
     return error(ErrorCode::kInvalidArgument, "alpha is {}, expected 0 to 1", recipe.scaling.alpha);
+  }
+  if (!(recipe.gptq_residual >= 0 && recipe.gptq_residual <= 1)) {
+    return error(ErrorCode::kInvalidArgument, "gptq_residual is {}, expected 0 to 1",
+                 recipe.gptq_residual);
   }
   if (recipe.calibration_tokens < 1 || recipe.gptq_tokens < 1) {
     return error(ErrorCode::kInvalidArgument,

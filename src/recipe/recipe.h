@@ -60,7 +60,9 @@ struct Recipe {
                                  // for the least output error
   GptqOptions gptq;
   bool gptq_quantized_inputs = false;  // let GPTQ see quantised activations and cache
-  int64_t gptq_tokens = 128 * 2048;    // of calibration text, where one is given
+  double gptq_residual = 0;  // how far o_proj and down_proj move to bring the residual stream back
+                             // to the float model's: 0 not at all, 1 as least squares says
+  int64_t gptq_tokens = 128 * 2048;  // of calibration text, where one is given
   Precision precision;
   bool fit_groups = false;          // halve groups until they divide every width, see fitted()
   int embedding_bits = kFloatBits;  // 4 or 8: integers with a scale a row; else as stored

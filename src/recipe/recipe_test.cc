@@ -43,6 +43,11 @@ TEST(Recipe, NamedOnesAreWhatTheySay) {
   EXPECT_EQ(balanced.center, Centering::kKeysAndValues);
   EXPECT_EQ(balanced.scaling, (ScalingSpec{.method = Scaling::kBalance, .alpha = 0.5}));
   EXPECT_EQ(balanced.precision.activations.clip, 0.85F);
+  const Recipe aimed = value_of(recipe_by_name("balanced-gptq"));
+  EXPECT_EQ(bits(aimed), (std::vector{4, 4, 4, 4}));
+  EXPECT_TRUE(aimed.uses_gptq() && aimed.gptq_quantized_inputs && aimed.gptq_residual == 0.5);
+  EXPECT_EQ(aimed.transforms, balanced.transforms);
+  EXPECT_EQ(aimed.scaling, balanced.scaling);
   for (const NamedRecipe& named : named_recipes()) EXPECT_TRUE(recipe_by_name(named.name).ok());
 }
 
@@ -75,6 +80,7 @@ Recipe unusual() {
   r.gptq.damp = 0.05F;
   r.gptq.act_order = true;
   r.gptq_quantized_inputs = true;
+  r.gptq_residual = 0.6;
   r.gptq_tokens = 99;
   r.precision.activations = {.bits = 7, .group = 32, .clip = 0.8F, .symmetric = false};
   r.precision.keys = {.bits = 5, .clip = 0.91F, .group = 16};
@@ -109,6 +115,7 @@ TEST(Recipe, JsonKeepsEveryField) {
     EXPECT_EQ(read.gptq.damp, recipe.gptq.damp);
     EXPECT_EQ(read.gptq.act_order, recipe.gptq.act_order);
     EXPECT_EQ(read.gptq_quantized_inputs, recipe.gptq_quantized_inputs);
+    EXPECT_EQ(read.gptq_residual, recipe.gptq_residual);
     EXPECT_EQ(read.gptq_tokens, recipe.gptq_tokens);
     EXPECT_EQ(read.precision, recipe.precision);
     EXPECT_EQ(read.fit_groups, recipe.fit_groups);

@@ -3,11 +3,16 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "quant/regression.h"
 #include "recipe/weight_rounder.h"
+#include "runtime/vector_math.h"
+#include "tensor/gemm.h"
 
 namespace quarot {
 
 namespace {
+
+constexpr double kRidge = 0.01;  // of the regression
 
 double weight_error(const Matrix& weight, const Matrix& rounded) {
   double difference = 0;
@@ -21,20 +26,19 @@ double weight_error(const Matrix& weight, const Matrix& rounded) {
   return norm > 0 ? difference / norm : 0;
 }
 
-// Adds what one space carries to a Hessian.
-class HessianObserver final : public SiteObserver {
+// Keeps what one space carries of a window.
+class RowsObserver final : public SiteObserver {
  public:
-  HessianObserver(Space space, const WeightRounder& rounder, Hessian& hessian)
-      : space_(space), rounder_(&rounder), hessian_(&hessian) {}
+  explicit RowsObserver(Space space) : space_(space) {}
 
   void observe(int64_t, Space space, ConstMatrixRef rows) override {
-    if (space == space_) hessian_->add(rounder_->inputs(rows));
+    if (space == space_) rows_ = Matrix(rows);
   }
+  const Matrix& rows() const { return rows_; }
 
  private:
   Space space_;
-  const WeightRounder* rounder_;
-  Hessian* hessian_;
+  Matrix rows_;
 };
 
 // The error is the report's where there is a Hessian.
@@ -53,11 +57,28 @@ void drop_floats(Linear& linear) {
   if (linear.quantized) linear.weight = Matrix();
 }
 
+using Step = FunctionRef<void(SimulatedBackend&)>;
+
+void attention(SimulatedBackend& backend) {
+  backend.normalize(0, Space::kAttentionInput);
+  backend.project_qkv(0);
+  backend.append_cache(0);
+  backend.attend(0);
+  backend.mix_heads(0);
+}
+
+void hidden(SimulatedBackend& backend) {
+  backend.normalize(0, Space::kFfnInput);
+  backend.project_gate_up(0);
+  backend.gate(0);
+}
+
 // The layer stands in the stream, its weights rounded one after another.
 class HessianRounder {
  public:
-  HessianRounder(const Recipe& recipe, int64_t index, LayerStream& stream, Layer& layer)
-      : recipe_(recipe), index_(index), stream_(stream), layer_(layer) {}
+  HessianRounder(const Recipe& recipe, int64_t index, LayerStream& stream,
+                 const std::optional<ResidualTarget>& target, Layer& layer)
+      : recipe_(recipe), index_(index), stream_(stream), target_(target), layer_(layer) {}
 
   // Each step runs all windows up to the inputs of some linears, then rounds these. What a step
   // computes after the last rounding is kept in the stream, or computed again where keeping it
@@ -65,28 +86,18 @@ class HessianRounder {
   Status run() {
     QUAROT_RETURN_IF_ERROR(
         round(Space::kAttentionInput, {Role::kQuery, Role::kKey, Role::kValue},
-              [&](SimulatedBackend& backend) { backend.normalize(0, Space::kAttentionInput); }));
+              [](SimulatedBackend& backend) { backend.normalize(0, Space::kAttentionInput); }));
+    QUAROT_RETURN_IF_ERROR(round_writer(Space::kAttentionOutput, Role::kOutput, attention,
+                                        &SimulatedBackend::project_output));
     QUAROT_RETURN_IF_ERROR(
-        round(Space::kAttentionOutput, {Role::kOutput}, [&](SimulatedBackend& backend) {
-          backend.normalize(0, Space::kAttentionInput);
-          backend.project_qkv(0);
-          backend.append_cache(0);
-          backend.attend(0);
-          backend.mix_heads(0);
-        }));
-    QUAROT_RETURN_IF_ERROR(
-        round(Space::kFfnInput, {Role::kGate, Role::kUp}, [&](SimulatedBackend& backend) {
+        round(Space::kFfnInput, {Role::kGate, Role::kUp}, [](SimulatedBackend& backend) {
           backend.mix_heads(0);
           backend.project_output(0);
           backend.normalize(0, Space::kFfnInput);
         }));
-    const auto hidden = [&](SimulatedBackend& backend) {
-      backend.normalize(0, Space::kFfnInput);
-      backend.project_gate_up(0);
-      backend.gate(0);
-    };
-    QUAROT_RETURN_IF_ERROR(round(Space::kFfnHidden, {Role::kDown}, hidden));
-    return stream_.run_step([&](SimulatedBackend& backend) {
+    QUAROT_RETURN_IF_ERROR(
+        round_writer(Space::kFfnHidden, Role::kDown, hidden, &SimulatedBackend::project_down));
+    return stream_.run_step([](SimulatedBackend& backend) {
       hidden(backend);
       backend.project_down(0);
     });
@@ -95,23 +106,69 @@ class HessianRounder {
   const LayerErrors& errors() const { return errors_; }
 
  private:
-  Status round(Space space, std::initializer_list<Role> readers,
-               FunctionRef<void(SimulatedBackend&)> step) {
-    const WeightRounder rounder(recipe_, index_, space, layer_.orders[site_index(space)],
-                                layer_[*readers.begin()].weight.cols());
+  Status round(Space site, std::initializer_list<Role> readers, Step step) {
+    const WeightRounder rounder = rounder_of(site, *readers.begin());
     Hessian hessian(rounder.width());
-    HessianObserver observer(space, rounder, hessian);
-    QUAROT_RETURN_IF_ERROR(stream_.run_step(step, &observer));
-    for (const Role role : readers) {
-      QUAROT_ASSIGN_OR_RETURN(errors_[static_cast<size_t>(role)],
-                              round_linear(rounder, index_, role, layer_, &hessian));
+    RowsObserver seen(site);
+    for (int64_t window = 0; window < stream_.windows(); ++window) {
+      QUAROT_RETURN_IF_ERROR(stream_.run_window(window, step, &seen));
+      hessian.add(rounder.inputs(seen.rows()));
     }
+    for (const Role role : readers) QUAROT_RETURN_IF_ERROR(round(rounder, role, hessian));
+    return {};
+  }
+
+  Status round_writer(Space site, Role role, Step step,
+                      void (SimulatedBackend::*project)(int64_t)) {
+    if (!target_) return round(site, {role}, step);
+    QUAROT_RETURN_IF_ERROR(target_->stream->run_step([&](SimulatedBackend& backend) {
+      step(backend);
+      (backend.*project)(0);
+    }));
+    const WeightRounder rounder = rounder_of(site, role);
+    Matrix& weight = layer_[role].weight;
+    Hessian hessian(rounder.width());
+    CrossMoment lacking(weight.rows(), rounder.width());
+    RowsObserver seen(site);
+    for (int64_t window = 0; window < stream_.windows(); ++window) {
+      QUAROT_RETURN_IF_ERROR(stream_.run_window(window, step, &seen));
+      const Matrix inputs = rounder.inputs(seen.rows());
+      hessian.add(inputs);
+      lacking.add(lack(window, layer_[role], seen.rows()), inputs);
+    }
+    QUAROT_ASSIGN_OR_RETURN(Matrix change, regress(lacking, hessian, kRidge));
+    for (float& x : change.elements()) x *= static_cast<float>(recipe_.gptq_residual);
+    rounder.add(std::move(change), weight);
+    return round(rounder, role, hessian);
+  }
+
+  WeightRounder rounder_of(Space site, Role reader) const {
+    return {recipe_, index_, site, layer_.orders[site_index(site)], layer_[reader].weight.cols()};
+  }
+
+  // What the residual stream would lack, were the writer of these inputs not rounded.
+  Matrix lack(int64_t window, const Linear& writer, ConstMatrixRef inputs) const {
+    Matrix result(target_->stream->residual(window));
+    if (!target_->basis.is_identity()) change_basis(result, target_->basis);
+    Matrix reached(stream_.residual(window));
+    matmul_transposed(inputs, writer.weight, reached, true);
+    for (int64_t r = 0; r < result.rows(); ++r) {
+      if (!writer.bias.empty()) add(writer.bias, reached.row(r));
+      subtract(reached.row(r), result.row(r));
+    }
+    return result;
+  }
+
+  Status round(const WeightRounder& rounder, Role role, const Hessian& hessian) {
+    QUAROT_ASSIGN_OR_RETURN(errors_[static_cast<size_t>(role)],
+                            round_linear(rounder, index_, role, layer_, &hessian));
     return {};
   }
 
   const Recipe& recipe_;
   int64_t index_;
   LayerStream& stream_;
+  const std::optional<ResidualTarget>& target_;
   Layer& layer_;
   LayerErrors errors_;
 };
@@ -132,8 +189,9 @@ Result<LayerErrors> round_to_nearest(const Recipe& recipe, int64_t index, Layer&
 }
 
 Result<LayerErrors> round_under_hessians(const Recipe& recipe, int64_t index, LayerStream& stream,
+                                         const std::optional<ResidualTarget>& target,
                                          Layer& layer) {
-  HessianRounder rounder(recipe, index, stream, stream.put_layer(index, std::move(layer)));
+  HessianRounder rounder(recipe, index, stream, target, stream.put_layer(index, std::move(layer)));
   const Status rounded = rounder.run();
   layer = stream.take_layer();
   QUAROT_RETURN_IF_ERROR(rounded);

@@ -4,6 +4,7 @@
 #include "base/random.h"
 #include "quant/e8_lattice.h"
 #include "quant/output_clip.h"
+#include "runtime/vector_math.h"
 
 namespace quarot {
 
@@ -24,6 +25,17 @@ Matrix WeightRounder::inputs(ConstMatrixRef rows) const {
   Matrix seen(rows);
   if (input_) input_->apply(seen);
   return seen;
+}
+
+void WeightRounder::add(Matrix change, Matrix& weight) const {
+  if (input_) input_->apply_transposed(change);
+  Matrix sum = order_.channels.empty() ? std::move(weight) : gather(weight, order_.rest());
+  for (int64_t r = 0; r < sum.rows(); ++r) quarot::add(change.row(r), sum.row(r));
+  if (order_.channels.empty()) {
+    weight = std::move(sum);
+  } else {
+    scatter(sum, order_.rest(), weight);
+  }
 }
 
 Status WeightRounder::round(Role role, Linear& linear, const Hessian* hessian,

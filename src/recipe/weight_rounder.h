@@ -18,6 +18,9 @@ class WeightRounder {
   Matrix inputs(ConstMatrixRef rows) const;
   int64_t width() const { return width_; }
 
+  // Adds a change for those inputs, [outputs, width()], to the weight.
+  void add(Matrix change, Matrix& weight) const;
+
   // The weight becomes what its rounded self stands for; with the integers beside it, where they
   // say all of it: no column is kept, no basis is left, no lattice was used. `hessian` of inputs(),
   // where the recipe uses Hessians.

@@ -74,6 +74,10 @@ QUAROT_SIMD_CLONES void add(std::span<const float> x, std::span<float> y) {
   for (size_t i = 0; i < y.size(); ++i) y[i] += x[i];
 }
 
+QUAROT_SIMD_CLONES void subtract(std::span<const float> x, std::span<float> y) {
+  for (size_t i = 0; i < y.size(); ++i) y[i] -= x[i];
+}
+
 QUAROT_SIMD_CLONES void scale_sums(std::span<const float> sums, float a, std::span<const float> w,
                                    bool first, std::span<float> y) {
   if (first) {

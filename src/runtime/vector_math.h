@@ -9,7 +9,8 @@ namespace quarot {
 // log Σ exp(x), in float32 with the maximum taken out.
 float log_sum_exp(std::span<const float> x);
 
-void add(std::span<const float> x, std::span<float> y);  // y ← y + x
+void add(std::span<const float> x, std::span<float> y);       // y ← y + x
+void subtract(std::span<const float> x, std::span<float> y);  // y ← y − x
 
 // y ← (sums·a)·w, or y += that unless `first`: a group's term of an integer product.
 void scale_sums(std::span<const float> sums, float a, std::span<const float> w, bool first,
