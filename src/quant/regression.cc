@@ -15,15 +15,6 @@ namespace {
 constexpr int64_t kTokens = 2048;  // a block: bounds the copies and the length of a float32 sum
 constexpr int64_t kRows = 64;      // solved together
 
-// [t, width] → [width, t], times `factor`.
-Matrix transposed(ConstMatrixRef rows, float factor) {
-  Matrix result(rows.cols(), rows.rows());
-  for (int64_t t = 0; t < rows.rows(); ++t) {
-    for (int64_t c = 0; c < rows.cols(); ++c) result(c, t) = factor * rows(t, c);
-  }
-  return result;
-}
-
 }  // namespace
 
 void CrossMoment::add(ConstMatrixRef outputs, ConstMatrixRef inputs) {
@@ -39,7 +30,9 @@ void CrossMoment::add_block(ConstMatrixRef outputs, ConstMatrixRef inputs) {
   const auto total = static_cast<double>(tokens_ + inputs.rows());
   const auto keep = static_cast<float>(static_cast<double>(tokens_) / total);
   for (float& value : mean_.elements()) value *= keep;
-  matmul(transposed(outputs, static_cast<float>(2.0 / total)), inputs, mean_, true);
+  Matrix y = transposed(outputs);
+  for (float& value : y.elements()) value *= static_cast<float>(2.0 / total);
+  matmul(y, inputs, mean_, true);
   tokens_ += inputs.rows();
 }
 
