@@ -59,19 +59,19 @@ void drop_floats(Linear& linear) {
 
 using Step = FunctionRef<void(SimulatedBackend&)>;
 
-void attention(SimulatedBackend& backend) {
+constexpr auto kAttention = [](SimulatedBackend& backend) {
   backend.normalize(0, Space::kAttentionInput);
   backend.project_qkv(0);
   backend.append_cache(0);
   backend.attend(0);
   backend.mix_heads(0);
-}
+};
 
-void hidden(SimulatedBackend& backend) {
+constexpr auto kHidden = [](SimulatedBackend& backend) {
   backend.normalize(0, Space::kFfnInput);
   backend.project_gate_up(0);
   backend.gate(0);
-}
+};
 
 // The layer stands in the stream, its weights rounded one after another.
 class HessianRounder {
@@ -87,7 +87,7 @@ class HessianRounder {
     QUAROT_RETURN_IF_ERROR(
         round(Space::kAttentionInput, {Role::kQuery, Role::kKey, Role::kValue},
               [](SimulatedBackend& backend) { backend.normalize(0, Space::kAttentionInput); }));
-    QUAROT_RETURN_IF_ERROR(round_writer(Space::kAttentionOutput, Role::kOutput, attention,
+    QUAROT_RETURN_IF_ERROR(round_writer(Space::kAttentionOutput, Role::kOutput, kAttention,
                                         &SimulatedBackend::project_output));
     QUAROT_RETURN_IF_ERROR(
         round(Space::kFfnInput, {Role::kGate, Role::kUp}, [](SimulatedBackend& backend) {
@@ -96,9 +96,9 @@ class HessianRounder {
           backend.normalize(0, Space::kFfnInput);
         }));
     QUAROT_RETURN_IF_ERROR(
-        round_writer(Space::kFfnHidden, Role::kDown, hidden, &SimulatedBackend::project_down));
+        round_writer(Space::kFfnHidden, Role::kDown, kHidden, &SimulatedBackend::project_down));
     return stream_.run_step([](SimulatedBackend& backend) {
-      hidden(backend);
+      kHidden(backend);
       backend.project_down(0);
     });
   }
