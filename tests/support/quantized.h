@@ -12,14 +12,16 @@ inline Model quantized(const Recipe& recipe, const Model& original,
   NoProgress progress;
   Model model = original;
   model.layers.clear();
-  const NextLayer floats = [&, index = size_t{0}]() mutable {
-    return Result<Layer>(original.layers[index++]);
+  const auto floats = [&] {
+    return NextLayer([&original, index = size_t{0}]() mutable {
+      return Result<Layer>(original.layers[index++]);
+    });
   };
   std::optional<Orthogonal> principal;
   if (recipe.uses_principal_basis())
-    principal = value_of(principal_basis(recipe, windows, floats, model, progress));
+    principal = value_of(principal_basis(recipe, windows, floats(), model, progress));
   expect_ok(complete(
-      model, value_of(quantize_model(recipe, windows, floats, model, progress, principal)).next));
+      model, value_of(quantize_model(recipe, windows, floats(), model, progress, principal)).next));
   return model;
 }
 
