@@ -361,15 +361,19 @@ Status set_bits(const std::string& label, Recipe& recipe) {
 
 Recipe fitted(Recipe recipe, const ModelConfig& config) {
   if (!recipe.fit_groups) return recipe;
-  const auto fit = [](int64_t width, int64_t& group) {
-    while (group > 1 && width % group != 0) group /= 2;
+  const KeptChannels& kept = recipe.precision.kept;
+  const auto fit = [](int64_t width, const KeptChannels& around, int64_t& group) {
+    const auto fits = [&] {
+      return width % group == 0 && (around.count == 0 || kept_count(around, width, group) > 0);
+    };
+    while (group > 1 && !fits()) group /= 2;
   };
   for (const Space site : kSites) {
-    fit(config.width(site), recipe.weights.group);
-    fit(config.width(site), recipe.precision.activations.group);
+    fit(config.width(site), kept, recipe.weights.group);
+    fit(config.width(site), kept, recipe.precision.activations.group);
   }
-  fit(config.head_dim, recipe.precision.keys.group);
-  fit(config.head_dim, recipe.precision.values.group);
+  fit(config.head_dim, {}, recipe.precision.keys.group);
+  fit(config.head_dim, {}, recipe.precision.values.group);
   return recipe;
 }
 

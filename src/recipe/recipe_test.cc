@@ -236,6 +236,10 @@ TEST(Recipe, GroupsAreHalvedUntilTheyFit) {
   EXPECT_EQ(fitted(recipe, config).weights.group, 16);  // widths 48, 80 and 96
   recipe.fit_groups = false;
   EXPECT_EQ(fitted(recipe, config).weights.group, 128);
+  // At most 6 channels of 48 are kept: of groups of 8 none leaves a multiple, of 4 it is 4.
+  recipe = fitted(value_of(recipe_by_name("atom")), config);
+  EXPECT_EQ(recipe.weights.group, 4);
+  EXPECT_EQ(recipe.precision.activations.group, 4);
 }
 
 TEST(CheckRecipe, NamesWhatDoesNotFit) {
