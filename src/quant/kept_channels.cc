@@ -77,7 +77,8 @@ void scatter(ConstMatrixRef from, std::span<const int32_t> columns, MatrixRef to
 
 void simulate(const ActivationQuant& q, const KeptChannels& kept, const ChannelOrder& order,
               MatrixRef rows) {
-  if (kept.threshold > 0 && q.enabled()) {
+  if (!q.enabled()) return;
+  if (kept.threshold > 0) {
     return simulate(q, {.bits = kept.bits}, order_by_threshold(kept.threshold, rows), rows);
   }
   if (order.channels.empty()) return simulate(q, rows);

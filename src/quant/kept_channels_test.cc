@@ -51,6 +51,12 @@ TEST(SimulateAroundKept, LeavesKeptChannelsOutOfTheScale) {
   EXPECT_TRUE(std::ranges::equal(row.elements(), std::vector<float>{2, 100.3F, -2, 0}));
 }
 
+TEST(SimulateAroundKept, DoesNothingToFloats) {
+  Matrix row = one_row({1.2F, 100.3F, -2, 0.8F});
+  simulate({}, {.count = 1, .bits = 2}, {.channels = {0, 2, 3, 1}, .kept = 1}, row);
+  EXPECT_TRUE(std::ranges::equal(row.elements(), std::vector<float>{1.2F, 100.3F, -2, 0.8F}));
+}
+
 // LLM.int8(): a channel that one token of the batch takes above the threshold is kept for all.
 TEST(SimulateAroundKept, ThresholdDecidesForTheBatch) {
   const ActivationQuant q = {.bits = 2, .clip = 1};
