@@ -198,7 +198,7 @@ TEST_F(StudyTest, EveryTableRuns) {
       "study", {"--table", "all", "--text", folder_ / "text.txt", "--tasks", folder_ / "pets.jsonl",
                 "--window", "32", "--max-windows", "1", "--seeds", "1", "--calibration",
                 folder_ / "text.txt", "--results", folder_ / "results", "--json"}))["tables"];
-  ASSERT_EQ(tables.size(), 10U);
+  ASSERT_EQ(tables.size(), 11U);
   for (const json& table : tables) {
     std::set<std::string> labels;
     for (const json& row : table["rows"]) {
