@@ -145,11 +145,11 @@ TEST(ScoreItems, KnowsWhatGreedyDecodingGives) {
 RC_GTEST_PROP(ScoreItems, DependNeitherOnSharingNorOnBatching, ()) {
   static const Fixture f;
   std::vector<std::vector<EvalWindow>> items;
-  const auto count = *rc::gen::inRange(1, 12);
+  const auto count = *rc::gen::inRange(1, 6);
   for (int i = 0; i < count; ++i) {
     const auto context = *rc::gen::inRange<int64_t>(1, 80);
     items.push_back(Fixture::item(context, *rc::gen::inRange<int64_t>(0, context + 1),
-                                  *rc::gen::inRange<int64_t>(1, 5), *rc::gen::inRange(0, 1000)));
+                                  *rc::gen::inRange<int64_t>(1, 4), *rc::gen::inRange(0, 1000)));
   }
   const int bits = *rc::gen::element(4, 8, kFloatBits);
   const Scores together = f.score(items, bits);
