@@ -194,10 +194,11 @@ TEST_F(StudyTest, SaysWhatItLeavesOutAndThatItIsQuick) {
 
 // Every row names a recipe, changes fields that exist, and has a label of its own.
 TEST_F(StudyTest, EveryTableRuns) {
-  const json tables = json_of(command(
-      "study", {"--table", "all", "--text", folder_ / "text.txt", "--tasks", folder_ / "pets.jsonl",
-                "--window", "32", "--max-windows", "1", "--seeds", "1", "--calibration",
-                folder_ / "text.txt", "--results", folder_ / "results", "--json"}))["tables"];
+  const json tables = json_of(
+      command("study", {"--table", "all", "--text", folder_ / "text.txt", "--tasks",
+                        folder_ / "pets.jsonl", "--window", "32", "--max-windows", "1", "--seeds",
+                        "1", "--calibration-tokens", "256", "--calibration", folder_ / "text.txt",
+                        "--results", folder_ / "results", "--json"}))["tables"];
   ASSERT_EQ(tables.size(), 11U);
   for (const json& table : tables) {
     std::set<std::string> labels;
