@@ -139,7 +139,7 @@ TEST_F(Cli, BadOptionValuesSayWhatWasExpected) {
   expect_failure(eval({"--a-bits", "99"}), 1, "2 to 8");
   expect_failure(eval({"--w-bits", "4", "--w-group", "7"}), 1, "7");
   expect_failure(eval({"--w-method", "awq"}), 1, "rtn, gptq");
-  expect_failure(eval({"--w-clip", "some"}), 1, "search, none or a ratio");
+  expect_failure(eval({"--w-clip", "some"}), 1, "search, outputs, none or a ratio");
   expect_failure(eval({"--center", "q"}), 1, "none, k, kv");
   expect_failure(eval({"--rotate", "R7"}), 1, "R1, R2, R3, R4");
   expect_failure(eval({"--basis", "dct"}), 1, "plain-hadamard");
