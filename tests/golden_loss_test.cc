@@ -9,6 +9,7 @@
 #include "eval/perplexity.h"
 #include "recipe/prepare.h"
 #include "support/model.h"
+#include "support/sanitizer.h"
 
 namespace quarot {
 namespace {
@@ -21,6 +22,7 @@ using testing::value_of;
 class GoldenLoss : public ::testing::Test {
  protected:
   void SetUp() override {
+    if (testing::under_sanitizer()) GTEST_SKIP() << "a quarter of an hour each under a sanitizer";
     if (!data_folder() || !testing::smollm2()) return;
     checkpoint_ = value_of(open_checkpoint(*testing::smollm2()));
     tokenizer_ = value_of(checkpoint_->open_tokenizer());
