@@ -228,6 +228,7 @@ TEST(Transformer, ScalesStandBeforeTheRotations) {
       scales.push_back({.attention_input = scale(48),
                         .ffn_input = scale(48),
                         .value = scale(32),
+                        .value_basis = {Orthogonal::random(16, 12), Orthogonal::hadamard(16)},
                         .ffn_hidden = scale(80)});
     const TransformSpec spec = rotated ? everything(false) : TransformSpec();
     const Model after = transformed(before, spec, scales);

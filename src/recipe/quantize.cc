@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "quant/pack.h"
+#include "recipe/head_balance.h"
 
 namespace quarot {
 
@@ -82,10 +83,18 @@ Result<LayerReport> LayerPipeline::finish(int64_t index, Layer& layer) {
   LayerCenters centers;
   if (original_.windows() > 0) {
     original_.put_layer(index, std::move(layer));
-    const Result<LayerStatistics> statistics = collect_statistics(original_, sample_every_);
+    const Result<LayerStatistics> statistics =
+        collect_statistics(original_, sample_every_, recipe_.scaling.head_bases);
     layer = original_.take_layer();
     if (!statistics.ok()) return statistics.error();
     scaled = scale_sites(recipe_, config_, transformer_, index, layer, *statistics);
+    if (recipe_.scaling.head_bases) {
+      QUAROT_ASSIGN_OR_RETURN(HeadBalance heads, balance_heads(config_, recipe_.scaling.alpha,
+                                                               layer[Role::kOutput].weight,
+                                                               *statistics->attention_output));
+      scaled.scales.value = std::move(heads.scale);
+      scaled.scales.value_basis = std::move(heads.bases);
+    }
     centers = cache_centers(recipe_, *statistics);
     order_channels(index, scaled.scales, *statistics, layer);
     report.alphas = scaled.alphas;

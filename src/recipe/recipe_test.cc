@@ -47,7 +47,7 @@ TEST(Recipe, NamedOnesAreWhatTheySay) {
   EXPECT_EQ(bits(aimed), (std::vector{4, 4, 4, 4}));
   EXPECT_TRUE(aimed.uses_gptq() && aimed.gptq_quantized_inputs && aimed.gptq_residual == 0.5);
   EXPECT_EQ(aimed.transforms, balanced.transforms);
-  EXPECT_EQ(aimed.scaling, balanced.scaling);
+  EXPECT_EQ(aimed.scaling, (ScalingSpec{.method = Scaling::kBalance, .head_bases = true}));
   for (const NamedRecipe& named : named_recipes()) EXPECT_TRUE(recipe_by_name(named.name).ok());
 }
 
@@ -70,7 +70,11 @@ Recipe unusual() {
                   .ffn = false,
                   .kind = BasisKind::kRandom,
                   .seed = UINT64_MAX};
-  r.scaling = {.method = Scaling::kAwq, .alpha = 0.3, .search = true, .norms_only = true};
+  r.scaling = {.method = Scaling::kAwq,
+               .alpha = 0.3,
+               .search = true,
+               .norms_only = true,
+               .head_bases = true};
   r.center = Centering::kKeys;
   r.weights = {.bits = 3, .group = 64, .symmetric = false, .search_clip = false, .clip = 0.7F};
   r.weight_method = WeightMethod::kGptq;
