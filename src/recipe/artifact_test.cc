@@ -9,6 +9,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "model/checksums.h"
 #include "recipe/prepare.h"
 #include "support/synthetic.h"
 
@@ -323,6 +324,24 @@ TEST_F(Artifact, ManifestHoldsWhatReproducesIt) {
       EXPECT_LT(error["output"], 0.1);
     }
   }
+}
+
+// Checksums find damage, not forgery: what quarot.json says is checked like any recipe.
+TEST_F(Artifact, ARecipeThatDoesNotFitItsModelIsRefused) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path folder = root_ / "out";
+  (void)value_of(write(stories(), rotation("quarot"), folder, progress_));
+  nlohmann::json manifest = testing::read_json(folder / "quarot.json");
+  manifest["recipe"]["a_bits"] = 4;
+  manifest["recipe"]["a_group"] = 1000;
+  testing::expect_ok(add_checksums({}, manifest));
+  std::ofstream(folder / "quarot.json") << manifest;
+  const auto checkpoint = value_of(open_checkpoint(folder));
+  const auto prepared =
+      prepare_model(*checkpoint, testing::byte_tokenizer(64), Recipe(), std::nullopt, progress_);
+  ASSERT_FALSE(prepared.ok());
+  EXPECT_NE(prepared.error().message().find("quarot.json"), std::string::npos);
+  EXPECT_NE(prepared.error().message().find("groups of 1000"), std::string::npos);
 }
 
 TEST_F(Artifact, OfAPathWithATrailingSlash) {

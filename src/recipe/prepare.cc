@@ -80,6 +80,9 @@ Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenize
   if (treated) {
     progress.stage("loading", 1);
     QUAROT_ASSIGN_OR_RETURN(prepared.model, load_outer(checkpoint));
+    // A stranger may have written it.
+    const Status fits = check(prepared.recipe, prepared.model.config);
+    if (!fits.ok()) return fits.error().with_context((checkpoint.path() / "quarot.json").string());
     prepared.next_layer = layers_of(checkpoint, prepared.model.config);
     return prepared;
   }
