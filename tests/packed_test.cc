@@ -167,6 +167,11 @@ TEST_P(Packed, RefusesWhatHasNoPackedForm) {
   const auto refused = make_backend(prepared(recipe), recipe.precision, Execution::kPacked);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), ErrorCode::kUnsupported);
+
+  recipe.precision.activations.symmetric = true;
+  Model mixed = prepared(recipe);
+  mixed.layers[0][Role::kKey].quantized->quant.bits = 8;  // where q and v have 4
+  EXPECT_FALSE(PackedBackend::check(mixed, recipe.precision).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Packed, ::testing::ValuesIn(testing::kTinyModels),

@@ -43,6 +43,17 @@ Status check_layer(const Layer& layer, const ActivationQuant& a) {
                    "weights in groups of {}: packed ones need a multiple of {}", group, multiple);
     }
   }
+  // One product computes them all, with the bits and groups of the first.
+  for (const Role role : kRoles) {
+    const QuantizedWeight& own = *layer[role].quantized;
+    const Role first = readers_of(spaces_of(role).input).front();
+    const QuantizedWeight& shared = *layer[first].quantized;
+    if (own.quant.bits == shared.quant.bits && own.scales.cols() == shared.scales.cols()) continue;
+    return error(ErrorCode::kUnsupported,
+                 "{} has other bits or groups than {}: packed weights that read one site need the "
+                 "same",
+                 spaces_of(role).name, spaces_of(first).name);
+  }
   return {};
 }
 
