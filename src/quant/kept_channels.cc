@@ -93,6 +93,11 @@ void simulate(const ActivationQuant& q, const KeptChannels& kept, const ChannelO
 }
 
 Status check(const KeptChannels& kept, int64_t width, int64_t group) {
+  if (kept.count < 0 || !(kept.threshold >= 0)) {
+    return error(ErrorCode::kInvalidArgument,
+                 "kept channels: {} by calibration and those above {}; choose 0 or more",
+                 kept.count, kept.threshold);
+  }
   if (!kept.enabled()) return {};
   QUAROT_RETURN_IF_ERROR(check(ActivationQuant{.bits = kept.bits}, width));
   if (kept.count > 0 && kept.threshold > 0) {

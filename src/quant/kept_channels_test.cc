@@ -19,6 +19,8 @@ TEST(KeptCount, IsAtMostAnEighthAndLeavesWholeGroups) {
   EXPECT_TRUE(check(atom, 576, 64).ok());
   EXPECT_FALSE(check({.threshold = 6}, 576, 64).ok());
   EXPECT_FALSE(check({.count = 1, .threshold = 6}, 576, 1).ok());
+  EXPECT_FALSE(check({.count = -1}, 576, 1).ok());
+  EXPECT_FALSE(check({.threshold = -1}, 576, 1).ok());
 }
 
 TEST(OrderChannels, PutsTheLargestLast) {
