@@ -19,6 +19,7 @@ constexpr size_t kWidth = kE8Width;
 constexpr size_t kShapes = 256;
 constexpr float kShift = 0.25F;
 constexpr double kOptimalRms = 1.03;  // of weights in units of the lattice
+constexpr double kFirstRetry = 1e-4;
 
 // The vectors s, element after element: [8][256].
 struct Shapes {
@@ -143,7 +144,7 @@ Result<BasicMatrix<double>> upper_factor(const Matrix& h, double damp) {
   const int64_t n = h.rows();
   double mean = 0;
   for (int64_t i = 0; i < n; ++i) mean += h(i, i) / static_cast<double>(n);
-  for (; damp <= 1; damp *= 10) {
+  for (damp = std::max(damp, 0.0); damp <= 1; damp = damp > 0 ? 10 * damp : kFirstRetry) {
     BasicMatrix<double> backwards(n, n);
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < n; ++j) backwards(i, j) = h(n - 1 - i, n - 1 - j);

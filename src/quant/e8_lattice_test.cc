@@ -107,6 +107,16 @@ TEST(LdlqToE8, UnderTheIdentityIsRounding) {
   EXPECT_EQ(squared_error(*rounded, round_to_e8(weight)), 0);
 }
 
+// Sixty of the inputs are silent: no factor without damping.
+TEST(LdlqToE8, DampsASingularHessianEvenFromZero) {
+  Random random(6);
+  Hessian hessian(64);
+  Matrix inputs(8, 64, 0.0F);
+  for (int64_t t = 0; t < 8; ++t) inputs(t, t % 4) = 1;
+  hessian.add(inputs);
+  EXPECT_TRUE(ldlq_to_e8(gaussian(4, 64, random), hessian, 0).ok());
+}
+
 // With inputs that correlate, the outputs' error falls well below rounding's.
 TEST(LdlqToE8, LowersTheOutputError) {
   Random random(5);
