@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "engine/open_runnable.h"
+#include "text/utf8.h"
 
 namespace quarot::cli {
 
@@ -123,6 +124,9 @@ Result<Recipe> RecipeOptions::recipe(const std::string& name) const {
     json["w_clip"] = ratio;
   }
   for (const std::string& field : fields_) {
+    if (!is_valid_utf8(field)) {
+      return error(ErrorCode::kInvalidArgument, "--set {}: expected UTF-8", lossy_utf8(field));
+    }
     const size_t equals = std::min(field.find('='), field.size());
     const std::string value = field.substr(std::min(equals + 1, field.size()));
     const auto parsed = nlohmann::json::parse(value, nullptr, false);

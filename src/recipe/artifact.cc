@@ -13,6 +13,7 @@
 #include "quant/pack.h"
 #include "quarot/version.h"
 #include "recipe/prepare.h"
+#include "text/utf8.h"
 
 namespace quarot {
 
@@ -176,7 +177,7 @@ class ArtifactWriter {
   json identity() const {
     return {{"quarot_version", version()},
             {"recipe", recipe_},
-            {"source", checkpoint_.path().filename().string()},
+            {"source", lossy_utf8(checkpoint_.path().filename().string())},
             {"source_config", content_hash(checkpoint_.config().dump())},
             {"matrices", dtype_name(options_.matrices)},
             {"packed", options_.pack},
