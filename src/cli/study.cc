@@ -34,13 +34,13 @@ struct StudyOptions {
 // $XDG_CACHE_HOME/quarot/results, or the like in the home folder.
 std::string default_results() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr) return std::string(cache) + "/quarot/results";
+  if (cache != nullptr && *cache != '\0') return std::string(cache) + "/quarot/results";
   const char* home = std::getenv("HOME");
   return std::string(home != nullptr ? home : ".") + "/.cache/quarot/results";
 }
 
 std::vector<const StudyTable*> chosen_tables(const StudyOptions& options) {
-  const bool all = options.tables == std::vector<std::string>{"all"};
+  const bool all = std::ranges::count(options.tables, std::string_view("all")) > 0;
   std::vector<const StudyTable*> chosen;
   for (const StudyTable& table : study_tables()) {
     const bool possible =
@@ -84,6 +84,10 @@ class Studier {
     QUAROT_ASSIGN_OR_RETURN(Evaluator evaluator, Evaluator::create(model_, evaluator_for(table)));
     StudyOutcome outcome{&table, {}, {}};
     QUAROT_ASSIGN_OR_RETURN(const std::vector<RecipeRow> runs, plan(table, outcome));
+    if (runs.empty()) {
+      return error(ErrorCode::kUnsupported, "table {}: no row of it runs on this model; {}",
+                   table.name, outcome.left_out.front());
+    }
     QUAROT_ASSIGN_OR_RETURN(std::vector<Measured> measured,
                             measure_rows(evaluator, runs, options_.common.quiet));
     for (size_t i = 0; i < runs.size(); ++i) {
