@@ -128,6 +128,7 @@ class ArtifactWriter {
     QUAROT_RETURN_IF_ERROR(check_request());
     QUAROT_ASSIGN_OR_RETURN(config_,
                             parse_config(checkpoint_.config(), checkpoint_.path().string()));
+    recipe_ = fitted(recipe_, config_);
     QUAROT_ASSIGN_OR_RETURN(pipeline_, LayerPipeline::create(recipe_, config_, progress_));
     QUAROT_RETURN_IF_ERROR(begin_partial());
     if (recipe_.calibrates()) QUAROT_RETURN_IF_ERROR(calibrate());
@@ -377,7 +378,7 @@ class ArtifactWriter {
 
   const Checkpoint& checkpoint_;
   const Tokenizer& tokenizer_;
-  const Recipe& recipe_;
+  Recipe recipe_;
   const ArtifactOptions& options_;
   fs::path folder_;
   fs::path partial_;

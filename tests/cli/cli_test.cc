@@ -144,6 +144,8 @@ TEST_F(Cli, BadOptionValuesSayWhatWasExpected) {
   expect_failure(eval({"--rotate", "R7"}), 1, "R1, R2, R3, R4");
   expect_failure(eval({"--basis", "dct"}), 1, "plain-hadamard");
   expect_failure(eval({"--alpha", "2"}), 1, "0 to 1");
+  expect_failure(eval({"--set", "keep_channels=-5"}), 1, "0 or more");
+  expect_failure(eval({"--set", "name=\xff"}), 1, "UTF-8");
   expect_failure(eval({"--a-bits", "4", "--a-clip", "0"}), 1, "clip");
   expect_failure(eval({"--protocol", "mine"}), 1, "paper or llama.cpp");
   expect_failure(eval({"--stride", "-1"}), 1, "expected 1 to");
