@@ -79,7 +79,8 @@ Result<std::string> model_hash(const Checkpoint& checkpoint) {
     files.push_back(checkpoint.path());
   }
   std::ranges::sort(files);
-  std::string hashes;
+  // A folder may hold several models' weights: which were asked for.
+  std::string hashes = checkpoint.tensors().path().filename().string() + "\n";
   for (const fs::path& path : files) {
     QUAROT_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
     hashes += path.filename().string() + " " + content_hash(file.bytes()) + "\n";

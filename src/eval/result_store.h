@@ -47,7 +47,8 @@ class ResultStore {
   std::filesystem::path folder_;
 };
 
-// One hash of all files of a model's folder, or of the one file it is.
+// One hash of all files of a model's folder and of which of them has the weights, or of the one
+// file it is.
 Result<std::string> model_hash(const Checkpoint& checkpoint);
 
 }  // namespace quarot
