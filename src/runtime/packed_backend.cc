@@ -19,10 +19,6 @@ std::vector<Role> readers_of(Space site) {
   return roles;
 }
 
-size_t index_of(Space site) {
-  return static_cast<size_t>(std::ranges::find(kSites, site) - kSites.begin());
-}
-
 Status check_layer(const Layer& layer, const ActivationQuant& a) {
   for (const Linear& linear : layer.linears) {
     if (!linear.quantized || !linear.quantized->quant.symmetric ||
@@ -84,7 +80,7 @@ Result<std::unique_ptr<PackedBackend>> PackedBackend::create(Model model,
       model.layers.push_back(std::move(next));
     }
     for (const Space site : kSites) {
-      QUAROT_ASSIGN_OR_RETURN(layers[i][index_of(site)],
+      QUAROT_ASSIGN_OR_RETURN(layers[i][site_index(site)],
                               pack(model.layers[i], site, !precision.activations.enabled()));
     }
   }
@@ -131,7 +127,7 @@ Result<PackedBackend::Product> PackedBackend::pack(Layer& layer, Space site,
 }
 
 const PackedBackend::Product& PackedBackend::product(int64_t layer, Space site) const {
-  return layers_[static_cast<size_t>(layer)][index_of(site)];
+  return layers_[static_cast<size_t>(layer)][site_index(site)];
 }
 
 void PackedBackend::set_input(int64_t layer, Space site, const RowTask& task) {
