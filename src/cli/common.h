@@ -1,4 +1,4 @@
-// What every command shares: its common options, opening the model, recipe options, exit statuses.
+// What every command shares: its common options, recipe options, exit statuses.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -22,7 +22,7 @@ struct TokenScore {
 
 int64_t argmax(std::span<const float> x) { return std::ranges::max_element(x) - x.begin(); }
 
-// KL(p ‖ q) of two rows of logits; both are left as probabilities' logarithms' inputs, unchanged.
+// KL(p ‖ q), nats, of the softmax of two rows of logits, given their log_sum_exp().
 double divergence(std::span<const float> p, float p_lse, std::span<const float> q, float q_lse) {
   double sum = 0;
   for (size_t i = 0; i < p.size(); ++i) {

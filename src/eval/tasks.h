@@ -44,7 +44,8 @@ struct ContinuationScore {
 };
 
 // Of every continuation of every item. What the continuations of an item begin with alike runs
-// once; the scores do not depend on that, nor on which items are in a batch together.
+// once; the scores do not depend on that, nor on which items are in a batch together, but where the
+// recipe keeps channels by what a batch holds (KeptChannels::threshold).
 Result<std::vector<std::vector<ContinuationScore>>> score_items(
     Backend& model, const std::vector<std::vector<EvalWindow>>& items, Progress& progress);
 

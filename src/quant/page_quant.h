@@ -24,7 +24,7 @@ struct PageQuant {
 // there), with the clip ratio p:
 //   scale = p·(b − a)/(2^bits − 1), lowest = (a + b)/2 − p·(b − a)/2
 //   x ≈ lowest + scale·q, q = clamp(round((x − lowest)/scale), 0, 2^bits − 1)
-// Outliers are taken out first: ⌊outliers · elements⌋ of them.
+// Outliers are taken out first: ⌊outliers · elements⌋ of them, and those as far out as the last.
 void simulate_page(int bits, float clip, int64_t group, double outliers, MatrixRef rows);
 
 // kInvalidArgument with what is wrong.

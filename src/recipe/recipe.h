@@ -60,7 +60,8 @@ struct Recipe {
   bool clip_by_outputs = false;  // rounding to the nearest: the clip ratio of each row by search
                                  // for the least output error
   GptqOptions gptq;
-  bool gptq_quantized_inputs = false;  // let GPTQ see quantised activations and cache
+  bool gptq_quantized_inputs = false;  // let GPTQ, or the search for clip ratios by outputs, see
+                                       // quantised activations and cache
   double gptq_residual = 0;  // how far o_proj and down_proj move to bring the residual stream back
                              // to the float model's: 0 not at all, 1 as least squares says
   int64_t gptq_tokens = 128 * 2048;  // of calibration text, where one is given

@@ -1,5 +1,5 @@
 // Rounds the linears of one layer, which is in the recipe's bases already, and leaves them as
-// integers.
+// integers; as floats where integers do not say all of it (WeightRounder).
 #pragma once
 
 #include <array>

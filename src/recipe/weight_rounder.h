@@ -9,7 +9,8 @@ namespace quarot {
 
 class WeightRounder {
  public:
-  // Of layer `index`, whose channels at the site are `order`, where some are kept.
+  // Of layer `index`, whose channels at the site are `order`, where some are kept. The recipe and
+  // the order must outlive it.
   WeightRounder(const Recipe& recipe, int64_t index, Space site, const ChannelOrder& order,
                 int64_t site_width);
 
@@ -23,7 +24,8 @@ class WeightRounder {
 
   // The weight becomes what its rounded self stands for; with the integers beside it, where they
   // say all of it: no column is kept, no basis is left, no lattice was used. `hessian` of inputs(),
-  // where the recipe uses Hessians.
+  // where the recipe uses Hessians, else null; `report`, if any, is filled where GPTQ rounds to
+  // integers.
   Status round(Role role, Linear& linear, const Hessian* hessian, GptqReport* report) const;
 
  private:
