@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "eval/evaluator.h"
-#include "recipe/storage_cost.h"
 
 namespace quarot::cli {
 

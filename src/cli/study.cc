@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "cli/common.h"
+#include "cli/recipe_rows.h"
 #include "cli/study_report.h"
 #include "cli/text_input.h"
 

@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/recipe_rows.h"
 #include "cli/study_tables.h"
+#include "eval/evaluator.h"
+#include "recipe/storage_cost.h"
 
 namespace quarot::cli {
 

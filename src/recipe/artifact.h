@@ -10,7 +10,6 @@
 
 #include "base/progress.h"
 #include "model/checkpoint.h"
-#include "recipe/calibration.h"
 #include "recipe/recipe.h"
 #include "tensor/dtype.h"
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <regex>
 
 #include "kernels/cpu/cache.h"

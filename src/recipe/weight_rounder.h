@@ -2,6 +2,8 @@
 // nearest and GPTQ differ in nothing else.
 #pragma once
 
+#include <optional>
+
 #include "quant/kept_channels.h"
 #include "recipe/recipe.h"
 
