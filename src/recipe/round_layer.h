@@ -35,7 +35,7 @@ struct ResidualTarget {
 // With a target the two linears that write the residual stream are moved first, by ridge regression
 // on their inputs x, to where the stream behind them comes nearest to the float model's: W + D, D
 // the least squares answer to h_float − (h + W·x) ≈ D·x. So each repairs what all the rounding
-// before it has done to the stream, not only its own (as LoaQ, Lin et al. 2025, and QEP, Arai and
+// before it has done to the stream, not only its own (as LoaQ, Lin and Wan 2025, and QEP, Arai and
 // Ichikawa 2025, do for the outputs). q, k, v, gate and up keep their weights: what regression on
 // noisy inputs would give them is attenuated, and softmax and gates do not forgive that.
 Result<LayerErrors> round_under_hessians(const Recipe& recipe, int64_t index, LayerStream& stream,
