@@ -160,6 +160,25 @@ RC_GTEST_PROP(ScoreItems, DependNeitherOnSharingNorOnBatching, ()) {
   }
 }
 
+// Nor where pages that the continuations share are quantised by them, late.
+TEST(ScoreItems, DoNotDependOnSharingWherePagesAreQuantised) {
+  const Fixture f;
+  const auto item = Fixture::item(100, 64, 3, 21);
+  Precision precision;
+  precision.keys = precision.values = {.bits = 3, .clip = 0.9F};
+  for (const int64_t recent : {0, 32}) {
+    precision.pages = {.keys_by_channel = true, .recent = recent, .outliers = 0.01};
+    const auto score = [&](const std::vector<std::vector<EvalWindow>>& items) {
+      SimulatedBackend backend(f.model, precision);
+      NoProgress progress;
+      return value_of(score_items(backend, items, progress));
+    };
+    const Scores together = score({item});
+    for (size_t i = 0; i < item.size(); ++i)
+      EXPECT_EQ(score({{item[i]}})[0][0], together[0][i]) << recent << " " << i;
+  }
+}
+
 TEST(ScoreItems, RefusesForeignTokensAndCanBeInterrupted) {
   const Fixture f;
   SimulatedBackend backend(f.model, {});

@@ -128,7 +128,20 @@ void SimulatedBackend::turn_heads_in_half(int64_t layer) {
   heads_ready_ = true;
 }
 
+// A fork shares pages that are float yet: who quantises one must have it alone, or the other reads
+// integers too early and quantises them again.
+void SimulatedBackend::own_pages_to_quantize() {
+  for (const SequenceChunk& chunk : batch_.chunks) {
+    const int64_t end = chunk.position + chunk.count;
+    const int64_t whole = (chunk.position + kPageTokens - 1) / kPageTokens * kPageTokens;
+    if (whole >= end) continue;
+    const int64_t first = whole - precision().pages.recent - kPageTokens;
+    cache_.reserve(chunk.sequence, std::max<int64_t>(first, 0), end);
+  }
+}
+
 void SimulatedBackend::append_cache(int64_t layer) {
+  if (precision().pages.enabled()) own_pages_to_quantize();
   if (precision().half_online && model().online.query_key) turn_heads_in_half(layer);
   if (observer_ != nullptr) {
     observe_heads(layer, Space::kQuery, query_heads(layer));

@@ -41,6 +41,7 @@ class SimulatedBackend final : public CpuBackend {
   void set_input(int64_t layer, Space site, const RowTask& task) override;
   void project(int64_t layer, Space site, MatrixRef y, bool accumulate) override;
 
+  void own_pages_to_quantize();
   void quantize_page(int64_t layer, const SequenceChunk& chunk, int64_t page);
   void quantize_keys(MatrixRef keys, const Matrix& cos, const Matrix& sin) const;
 
