@@ -39,7 +39,8 @@ std::vector<StudyRow> main_rows() {
           {"QuaRot RTN", "quarot"},
           {"QuaRot GPTQ", "quarot", kGptq},
           {"balanced RTN", "balanced"},
-          {"balanced GPTQ", "balanced", kGptq}};
+          {"balanced GPTQ", "balanced", kGptq},
+          {"balanced-gptq", "balanced-gptq"}};
 }
 
 std::vector<StudyRow> rival_rows() {
@@ -154,7 +155,8 @@ const std::vector<StudyTable>& study_tables() {
         {"QuaRot RTN", "quarot"},
         {"QuaRot GPTQ", "quarot", kGptq},
         {"balanced RTN", "balanced"},
-        {"balanced GPTQ", "balanced", kGptq}},
+        {"balanced GPTQ", "balanced", kGptq},
+        {"balanced-gptq", "balanced-gptq"}},
        5}};
   return kTables;
 }

@@ -44,6 +44,12 @@ Result<T> answer(const std::optional<ResultStore>& store, const ResultKey& key,
   return result;
 }
 
+auto other_length(const char* what, size_t found, size_t expected) {
+  return error(ErrorCode::kCorrupt,
+               "a stored result is of {} {}, expected {}; delete the folder of results", found,
+               what, expected);
+}
+
 }  // namespace
 
 Result<Evaluator> Evaluator::create(const OpenModel& model, EvaluatorOptions options) {
@@ -86,6 +92,9 @@ Result<Measured> Evaluator::measure(const Recipe& asked, const Recipe* next, Pro
                                                                options_.windows, progress);
                                    }));
   }
+  if (measured.perplexity && measured.perplexity->nll.size() != options_.windows.size()) {
+    return other_length("windows", measured.perplexity->nll.size(), options_.windows.size());
+  }
   for (size_t i = 0; i < options_.tasks.size(); ++i) {
     QUAROT_ASSIGN_OR_RETURN(
         const TaskResult result,
@@ -93,6 +102,9 @@ Result<Measured> Evaluator::measure(const Recipe& asked, const Recipe* next, Pro
           QUAROT_RETURN_IF_ERROR(open_backend());
           return measure_task(*backend, options_.tasks[i], progress);
         }));
+    if (result.correct.size() != options_.tasks[i].items.size()) {
+      return other_length("items", result.correct.size(), options_.tasks[i].items.size());
+    }
     measured.tasks.push_back(result);
   }
   return measured;

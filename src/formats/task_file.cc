@@ -22,11 +22,16 @@ bool is_text_pair(const json& value) {
          !value[1].get_ref<const std::string&>().empty();
 }
 
+constexpr size_t kMaxPairs = 256;  // they are scored as one batch
+
 Status read_pairs(const json& object, TaskItem& item) {
   const auto pairs = object.find("pairs");
   if (pairs == object.end() || !pairs->is_array() || pairs->empty() ||
       !std::ranges::all_of(*pairs, is_text_pair)) {
     return corrupt("\"pairs\": expected [[context, continuation], …], continuations not empty");
+  }
+  if (pairs->size() > kMaxPairs) {
+    return corrupt("{} pairs, expected at most {}", pairs->size(), kMaxPairs);
   }
   for (const json& pair : *pairs) {
     item.pairs.push_back({pair[0].get<std::string>(), pair[1].get<std::string>()});

@@ -9,6 +9,11 @@ namespace quarot {
 
 namespace {
 
+// NaN has no place in an order: it counts as infinitely far.
+float ordered(double distance) {
+  return std::isnan(distance) ? INFINITY : static_cast<float>(distance);
+}
+
 // How far each value lies from the mean of its group, in standard deviations.
 Matrix distances(int64_t group, ConstMatrixRef rows) {
   Matrix distance(rows.rows(), rows.cols());
@@ -25,7 +30,7 @@ Matrix distances(int64_t group, ConstMatrixRef rows) {
       const double variance = squares / static_cast<double>(group) - mean * mean;
       const double unit = variance > 0 ? 1 / std::sqrt(variance) : 0;
       for (size_t i = 0; i < x.size(); ++i)
-        distance(r, c + static_cast<int64_t>(i)) = static_cast<float>(std::abs(x[i] - mean) * unit);
+        distance(r, c + static_cast<int64_t>(i)) = ordered(std::abs(x[i] - mean) * unit);
     }
   }
   return distance;

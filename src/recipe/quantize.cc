@@ -138,10 +138,14 @@ void LayerPipeline::order_channels(int64_t index, const LayerScales& scales,
 
 Status LayerPipeline::skip(int64_t index, Layer original, Layer finished) {
   dequantize(finished);
-  target_.put_layer(index, original);
+  if (target_.windows() > 0) {
+    target_.put_layer(index, original);
+    QUAROT_RETURN_IF_ERROR(target_.run_layer());
+    target_.take_layer();
+  }
   original_.put_layer(index, std::move(original));
   rounded_.put_layer(index, std::move(finished));
-  for (LayerStream* stream : {&original_, &target_, &rounded_}) {
+  for (LayerStream* stream : {&original_, &rounded_}) {
     QUAROT_RETURN_IF_ERROR(stream->run_layer());
     stream->take_layer();
   }
