@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <limits>
+#include <string>
+#include <string_view>
 #if defined(__GLIBC__)  // known once a header of the C library was read
 #include <malloc.h>
 #endif
@@ -22,6 +25,16 @@ int64_t peak_resident_bytes() {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<int64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
+}
+
+int64_t available_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string line;
+  while (std::getline(meminfo, line)) {
+    constexpr std::string_view kKey = "MemAvailable:";
+    if (line.starts_with(kKey)) return std::strtoll(line.c_str() + kKey.size(), nullptr, 10) * 1024;
+  }
+  return std::numeric_limits<int64_t>::max();
 }
 
 void return_freed_memory() {

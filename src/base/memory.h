@@ -49,4 +49,7 @@ void return_freed_memory();
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
 
+// What the machine could still give, in bytes; a very large number where it does not say.
+int64_t available_bytes();
+
 }  // namespace quarot

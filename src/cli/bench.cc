@@ -12,6 +12,8 @@
 #include "cli/model_input.h"
 #include "cli/table.h"
 #include "kernels/cpu/dispatch.h"
+#include "model/synthetic.h"
+#include "runtime/make_backend.h"
 #include "runtime/timed_backend.h"
 
 namespace quarot::cli {
@@ -24,6 +26,8 @@ struct BenchOptions {
   RecipeOptions recipe;
   std::vector<std::string> tests = {"pp128", "pp512", "tg64", "tg32@2048", "tg32@6000"};
   int repetitions = 5;
+  std::string config;  // instead of a model: a published shape
+  bool random_weights = false;
   bool operations = false;
   bool kernels = false;
   Peer peer;
@@ -49,8 +53,9 @@ struct Outcome {
   Execution execution = Execution::kSimulated;
   std::string_view instructions;
   double stored_bytes = 0;
-  int64_t model_bytes = 0;  // resident, once the model is ready
+  int64_t model_bytes = 0;  // in the device's memory, once the model is ready
   int64_t cache_bytes = 0;  // at the deepest test
+  int64_t peak_bytes = 0;
   std::vector<Speed> speeds;
 };
 
@@ -97,27 +102,65 @@ Result<std::vector<Speed>> measure(const BenchOptions& options, bool is_float, B
   return speeds;
 }
 
+// What --config and --random-weights ask for, or the model.
+Result<RunnableModel> runnable_of(const BenchOptions& options, Outcome& outcome,
+                                  Progress& progress) {
+  const Device device = options.common.compute_device();
+  QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
+  if (options.config.empty()) {
+    QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model.path));
+    for (const TensorInfo& info : open.checkpoint->tensors().tensors())
+      outcome.stored_bytes += static_cast<double>(info.bytes);
+    return make_runnable(std::move(open), recipe, options.model.chosen_execution(), device,
+                         options.recipe.calibration(), progress);
+  }
+  if (!recipe.weights.enabled()) {
+    return error(ErrorCode::kInvalidArgument,
+                 "--random-weights are integers of 4 bits: choose a recipe that has such, as "
+                 "--recipe quarot");
+  }
+  RunnableModel runnable;
+  QUAROT_ASSIGN_OR_RETURN(const ModelConfig config, published_config(options.config));
+  QUAROT_ASSIGN_OR_RETURN(runnable.backend, make_synthetic_backend(config, recipe.transforms,
+                                                                   recipe.precision, device));
+  runnable.recipe = recipe;
+  runnable.execution = Execution::kPacked;
+  return runnable;
+}
+
+// --device cuda is for whole models; --config takes the place of MODEL.
+Status check_options(const BenchOptions& options) {
+  const bool on_gpu = options.common.compute_device() == Device::kCuda;
+  if (on_gpu && (options.operations || options.kernels || !options.peer.program.empty())) {
+    return error(ErrorCode::kUnsupported,
+                 "--operations, --kernels and --compare measure the CPU; leave out --device cuda");
+  }
+  if (options.config.empty() == options.model.path.empty() ||
+      options.config.empty() == options.random_weights) {
+    return error(ErrorCode::kInvalidArgument,
+                 "expected a MODEL, or in its place --config NAME --random-weights");
+  }
+  return {};
+}
+
 Result<Outcome> bench_model(const BenchOptions& options, Progress& progress) {
+  QUAROT_RETURN_IF_ERROR(check_options(options));
   if (options.peer.program.empty() != options.peer.model.empty()) {
     return error(ErrorCode::kInvalidArgument,
                  "--compare PROGRAM and --compare-model FILE go together");
   }
-  QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
+  const Device device = options.common.compute_device();
   QUAROT_ASSIGN_OR_RETURN(const cpu::Kernels* kernels, cpu::kernels());
   Outcome outcome;
-  outcome.instructions = kernels->name;
-  QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model.path));
-  for (const TensorInfo& info : open.checkpoint->tensors().tensors())
-    outcome.stored_bytes += static_cast<double>(info.bytes);
-  QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable,
-                          make_runnable(std::move(open), recipe, options.model.chosen_execution(),
-                                        Device::kCpu, options.recipe.calibration(), progress));
+  outcome.instructions = device == Device::kCuda ? "cuda" : kernels->name;
+  QUAROT_ASSIGN_OR_RETURN(const RunnableModel runnable, runnable_of(options, outcome, progress));
   outcome.recipe = runnable.recipe;
   outcome.execution = runnable.execution;
-  outcome.model_bytes = resident_bytes();
+  outcome.model_bytes = used_bytes(device);
   QUAROT_ASSIGN_OR_RETURN(
       outcome.speeds, measure(options, runnable.recipe.is_float(), *runnable.backend, progress));
   outcome.cache_bytes = runnable.backend->cache_bytes();
+  outcome.peak_bytes = device == Device::kCuda ? used_bytes(device) : peak_resident_bytes();
   return outcome;
 }
 
@@ -139,7 +182,7 @@ nlohmann::json to_json(const BenchOptions& options, const Outcome& outcome) {
       test["operations"][time.operation] = time.seconds;
     tests.push_back(std::move(test));
   }
-  return {{"model", options.model.path},
+  return {{"model", options.config.empty() ? options.model.path : options.config},
           {"recipe", outcome.recipe},
           {"bits", bits_label(outcome.recipe)},
           {"execution", execution_name(outcome.execution)},
@@ -148,7 +191,7 @@ nlohmann::json to_json(const BenchOptions& options, const Outcome& outcome) {
           {"stored_bytes", outcome.stored_bytes},
           {"model_bytes", outcome.model_bytes},
           {"cache_bytes", outcome.cache_bytes},
-          {"peak_bytes", peak_resident_bytes()},
+          {"peak_bytes", outcome.peak_bytes},
           {"tests", tests}};
 }
 
@@ -203,7 +246,13 @@ std::string text_of(const Outcome& outcome) {
                     format_bytes(outcome.stored_bytes),
                     format_bytes(static_cast<double>(outcome.model_bytes)),
                     format_bytes(static_cast<double>(outcome.cache_bytes)),
-                    format_bytes(static_cast<double>(peak_resident_bytes())));
+                    format_bytes(static_cast<double>(outcome.peak_bytes)));
+}
+
+Result<ModelConfig> config_of(const BenchOptions& options) {
+  if (!options.config.empty()) return published_config(options.config);
+  QUAROT_ASSIGN_OR_RETURN(const auto checkpoint, open_checkpoint(options.model.path));
+  return parse_config(checkpoint->config(), options.model.path);
 }
 
 struct KernelOutcome {
@@ -212,10 +261,9 @@ struct KernelOutcome {
 };
 
 Result<KernelOutcome> bench_kernels(const BenchOptions& options, Progress& progress) {
+  QUAROT_RETURN_IF_ERROR(check_options(options));
   QUAROT_ASSIGN_OR_RETURN(const cpu::Kernels* kernels, cpu::kernels());
-  QUAROT_ASSIGN_OR_RETURN(const auto checkpoint, open_checkpoint(options.model.path));
-  QUAROT_ASSIGN_OR_RETURN(const ModelConfig config,
-                          parse_config(checkpoint->config(), options.model.path));
+  QUAROT_ASSIGN_OR_RETURN(const ModelConfig config, config_of(options));
   KernelOutcome outcome;
   outcome.instructions = kernels->name;
   QUAROT_ASSIGN_OR_RETURN(outcome.speeds, measure_kernels(*kernels, config, progress));
@@ -246,7 +294,7 @@ nlohmann::json to_json(const BenchOptions& options, const KernelOutcome& outcome
                        {"per_second", speed.rate},
                        {"share", speed.share}});
   }
-  return {{"model", options.model.path},
+  return {{"model", options.config.empty() ? options.model.path : options.config},
           {"instructions", outcome.instructions},
           {"threads", thread_count()},
           {"kernels", kernels}};
@@ -267,7 +315,7 @@ template <typename Measure>
 int run(const BenchOptions& options, const Measure& measure) {
   const auto outcome = [&]() -> decltype(measure(options, std::declval<Progress&>())) {
     TerminalProgress progress(options.common.quiet);
-    QUAROT_RETURN_IF_ERROR(options.common.apply());
+    QUAROT_RETURN_IF_ERROR(options.common.apply(true));
     return measure(options, progress);
   }();
   if (!outcome.ok()) return report(outcome.error());
@@ -285,6 +333,11 @@ void add_bench(CLI::App& app, Command& selected) {
   CLI::App* command = app.add_subcommand("bench", "Measure how fast a model runs");
   auto options = std::make_shared<BenchOptions>();
   options->model.add_to(*command);
+  command->get_option("MODEL")->required(false);
+  command->add_option("--config", options->config,
+                      "in place of MODEL: the shape of " + published_names());
+  command->add_flag("--random-weights", options->random_weights,
+                    "with --config: integers of 4 bits by chance, the same in every layer");
   options->model.add_execution_to(*command);
   command
       ->add_option("--tests", options->tests,
@@ -307,6 +360,7 @@ void add_bench(CLI::App& app, Command& selected) {
   add_command(*command,
               "  quarot bench artifact/\n"
               "  quarot bench model.gguf --recipe balanced --tests pp512,tg64 --operations\n"
+              "  quarot bench --config llama-2-7b --random-weights --recipe quarot --device cuda\n"
               "  quarot bench artifact/ --compare llama-bench --compare-model model-Q4_0.gguf",
               selected, [options] {
                 return options->kernels ? run(*options, bench_kernels) : run(*options, bench_model);

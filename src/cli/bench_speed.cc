@@ -71,6 +71,7 @@ Result<double> SpeedMeter::run(Backend& backend, const SpeedTest& test, Progress
     step(backend, test.depth + done, count);
     backend.logits(count - 1, 1, logits_);
   }
+  QUAROT_RETURN_IF_ERROR(backend.status());
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   progress.advance(test.tokens);
   return static_cast<double>(test.tokens) / elapsed.count();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "model/family.h"
+#include "model/synthetic.h"
 #include "support/synthetic.h"
 
 namespace quarot {
@@ -171,6 +172,23 @@ TEST(Rope, PartialAndFactors) {
   expect_frequencies(
       rope_of({{"rope_scaling", {{"factors", {1, 1, 2, 2, 4, 4, 8, 8}}}}}).inverse_frequency,
       {1, 0.316227766, 0.05, 0.0158113883, 0.0025, 0.000790569415, 0.000125, 0.0000395284708});
+}
+
+// As many parameters as their model cards count, but for Qwen's norms of heads.
+TEST(PublishedConfig, HasTheModelsSizes) {
+  const std::pair<const char*, int64_t> sizes[] = {{"llama-2-7b", 6738415616},
+                                                   {"llama-2-13b", 13015864320},
+                                                   {"llama-2-70b", 68976648192},
+                                                   {"llama-3-8b", 8030261248},
+                                                   {"qwen3-8b", 8190735360 - 36 * 2 * 128}};
+  for (const auto& [name, parameters] : sizes) {
+    const Result<ModelConfig> config = published_config(name);
+    ASSERT_TRUE(config.ok()) << config.error().message();
+    EXPECT_EQ(config->parameters(), parameters) << name;
+  }
+  const Result<ModelConfig> unknown = published_config("llama-9");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_NE(unknown.error().message().find("llama-2-7b, llama-2-13b"), std::string::npos);
 }
 
 }  // namespace

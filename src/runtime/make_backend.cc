@@ -1,7 +1,9 @@
 #include "runtime/make_backend.h"
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "kernels/cpu/dispatch.h"
+#include "model/synthetic.h"
 #include "runtime/packed_backend.h"
 #include "runtime/simulated_backend.h"
 #ifdef QUAROT_CUDA
@@ -27,12 +29,17 @@ Status check_packed_cuda(const Model& model, const Precision& precision) {
 }
 
 Result<std::unique_ptr<Backend>> make_cuda(Model model, const Precision& precision,
-                                           Execution execution) {
+                                           Execution execution, const NextLayer& next_layer) {
   if (execution == Execution::kPacked) {
-    return as_backend(cuda::PackedCudaBackend::create(std::move(model), precision));
+    return as_backend(cuda::PackedCudaBackend::create(std::move(model), precision, next_layer));
   }
+  QUAROT_RETURN_IF_ERROR(complete(model, next_layer));
   dequantize(model);
   return as_backend(cuda::SimulatedCudaBackend::create(model, precision));
+}
+
+Status check_synthetic_cuda(const ModelConfig& config) {
+  return cuda::check_memory(cuda::PackedCudaBackend::bytes(config), "the packed model");
 }
 #else
 Status check_cuda() {
@@ -45,7 +52,19 @@ Status check_cuda() {
 Status check_packed_cuda(const Model& /*model*/, const Precision& /*precision*/) {
   return check_cuda();
 }
+Status check_synthetic_cuda(const ModelConfig& /*config*/) { return check_cuda(); }
 #endif
+
+// All layers packed, two of them a byte an integer, the embedding and lm_head in float32.
+Status check_synthetic_cpu(const ModelConfig& config) {
+  const int64_t tables = (config.tied_embeddings ? 1 : 2) * config.vocab * config.hidden;
+  const int64_t integers = config.parameters() - tables;
+  const int64_t needed = integers / 2 + 2 * integers / config.layers + 4 * tables;
+  const int64_t available = available_bytes();
+  if (needed <= available) return {};
+  return error(ErrorCode::kOutOfMemory, "the synthetic model: {:.1f} GB needed, {:.1f} GB free",
+               1e-9 * static_cast<double>(needed), 1e-9 * static_cast<double>(available));
+}
 
 }  // namespace
 
@@ -71,13 +90,32 @@ Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& prec
   if (execution == Execution::kPacked && device == Device::kCpu) {
     return as_backend(PackedBackend::create(std::move(model), precision, next_layer));
   }
-  QUAROT_RETURN_IF_ERROR(complete(model, next_layer));
 #ifdef QUAROT_CUDA
-  if (device == Device::kCuda) return make_cuda(std::move(model), precision, execution);
+  if (device == Device::kCuda) return make_cuda(std::move(model), precision, execution, next_layer);
 #endif
+  QUAROT_RETURN_IF_ERROR(complete(model, next_layer));
   if (const auto kernels = cpu::kernels(); !kernels.ok()) return kernels.error();
   auto shared = std::make_shared<const Model>(std::move(model));
   return std::unique_ptr<Backend>(std::make_unique<SimulatedBackend>(std::move(shared), precision));
+}
+
+Result<std::unique_ptr<Backend>> make_synthetic_backend(const ModelConfig& config,
+                                                        const TransformSpec& spec,
+                                                        const Precision& precision, Device device) {
+  QUAROT_RETURN_IF_ERROR(check_device(device));
+  const bool on_gpu = device == Device::kCuda;
+  QUAROT_RETURN_IF_ERROR(on_gpu ? check_synthetic_cuda(config) : check_synthetic_cpu(config));
+  Model model = synthetic_model(config, spec);
+  const Layer layer = model.layers.front();
+  return make_backend(std::move(model), precision, Execution::kPacked, device,
+                      [&layer] { return Result<Layer>(layer); });
+}
+
+int64_t used_bytes(Device device) {
+#ifdef QUAROT_CUDA
+  if (device == Device::kCuda) return cuda::used_bytes();
+#endif
+  return device == Device::kCpu ? resident_bytes() : 0;
 }
 
 }  // namespace quarot

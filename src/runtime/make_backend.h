@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/model.h"
+#include "model/transform.h"
 #include "quarot/execution.h"
 #include "runtime/backend.h"
 #include "runtime/precision.h"
@@ -20,5 +21,15 @@ Execution best_execution(const Model& model, const Precision& precision,
 Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& precision,
                                               Execution execution, Device device = Device::kCpu,
                                               const NextLayer& next_layer = {});
+
+// Of synthetic_model, every layer the same: as large and as fast as any of this shape and
+// precision. kOutOfMemory, with the numbers, before anything is made.
+Result<std::unique_ptr<Backend>> make_synthetic_backend(const ModelConfig& config,
+                                                        const TransformSpec& spec,
+                                                        const Precision& precision,
+                                                        Device device = Device::kCpu);
+
+// Of the device's memory: what this process holds of the machine's; what is taken of the GPU's.
+int64_t used_bytes(Device device);
 
 }  // namespace quarot

@@ -312,6 +312,10 @@ TEST_F(Cli, BenchTimesTheModelBesideAnotherProgram) {
   expect_failure({"bench", stories_, "--tests", "pp1x"}, 1, "expected ppN");
   expect_failure({"bench", stories_, "--tests", "tg8@9999"}, 1, "context");
   expect_failure({"bench", stories_, "--compare", peer}, 1, "--compare-model");
+  expect_failure({"bench", "--config", "llama-2-7b"}, 1, "--config NAME --random-weights");
+  expect_failure({"bench", "--config", "llama-2-7b", "--random-weights"}, 1, "--recipe quarot");
+  expect_failure({"bench", "--config", "x", "--random-weights", "--recipe", "quarot"}, 1,
+                 "llama-2-7b, ");
   expect_failure(
       {"bench", stories_, "--tests", "tg2", "--compare", "/nowhere", "--compare-model", "x"}, 1,
       "/nowhere");

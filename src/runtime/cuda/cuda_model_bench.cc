@@ -1,6 +1,6 @@
 // Speed and memory of whole models of random weights on the GPU, against 16 bits.
 //
-//   cuda_model_bench [llama-2-7b|llama-3-8b]
+//   cuda_model_bench [llama-2-7b|llama-3-8b|…]
 //
 // One transformer block (the difference between models of three layers and of one), prefilling
 // sequences of 2048 tokens; whole-model decoding, from the host's call to its logits; memory in
@@ -12,11 +12,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
-#include "base/random.h"
 #include "kernels/cuda/attention/attention.h"
-#include "model/transform.h"
+#include "model/synthetic.h"
 #include "runtime/cuda/packed_cuda_backend.h"
 #include "runtime/make_backend.h"
 
@@ -38,57 +36,17 @@ void must(const Status& status) {
   std::exit(1);
 }
 
-ModelConfig config_of(const std::string& name) {
-  nlohmann::json json = {{"model_type", "llama"},     {"hidden_size", 4096},
-                         {"num_hidden_layers", 32},   {"num_attention_heads", 32},
-                         {"num_key_value_heads", 32}, {"intermediate_size", 11008},
-                         {"vocab_size", 32000},       {"max_position_embeddings", 65536}};
-  if (name == "llama-3-8b") {
-    json.update({{"num_key_value_heads", 8}, {"intermediate_size", 14336}, {"vocab_size", 128256}});
-  }
-  return must(parse_config(json, name));
-}
-
-QuantizedWeight random_weight(Random& random, int64_t out, int64_t in) {
-  QuantizedWeight weight;
-  weight.quant.bits = 4;
-  weight.values = BasicMatrix<int8_t>(out, in);
-  for (int8_t& q : weight.values.elements()) q = static_cast<int8_t>(random.below(16)) - 8;
-  weight.scales = Matrix(out, 1, 0.2F / std::sqrt(static_cast<float>(in)));
-  return weight;
-}
-
-// Every layer the same random numbers; R3, R4 and the heads' rotation online, as after R1.
-Model random_model(ModelConfig config) {
-  Random random(1);
-  Model model;
-  Matrix embedding(config.vocab, config.hidden);
-  for (float& x : embedding.elements()) x = static_cast<float>(random.below(256)) / 128 - 1;
-  model.embedding = RowTable(embedding);
-  model.final_norm.assign(static_cast<size_t>(config.hidden), 1.0F);
-  Layer layer;
-  for (const Role role : kRoles) {
-    const RoleSpaces spaces = spaces_of(role);
-    layer[role].quantized =
-        random_weight(random, config.width(spaces.output), config.width(spaces.input));
-  }
-  layer.attention_norm = layer.ffn_norm = model.final_norm;
-  model.layers.assign(static_cast<size_t>(config.layers), layer);
-  TransformSpec spec;
-  spec.heads = spec.query_key = spec.ffn = true;
-  model.online = online_transforms(config, spec);
-  model.config = std::move(config);
-  return model;
-}
-
 Precision precision_of() {
   Precision precision;
   precision.activations.bits = precision.keys.bits = precision.values.bits = 4;
   return precision;
 }
 
-std::unique_ptr<Backend> packed(const Model& model) {
-  return must(make_backend(model, precision_of(), Execution::kPacked, Device::kCuda));
+// R3, R4 and the heads' rotation online, as after R1.
+std::unique_ptr<Backend> packed(const ModelConfig& config) {
+  TransformSpec spec;
+  spec.heads = spec.query_key = spec.ffn = true;
+  return must(make_synthetic_backend(config, spec, precision_of(), Device::kCuda));
 }
 
 double now() {
@@ -104,13 +62,6 @@ double median_seconds(int samples, Body&& body) {
   }
   std::ranges::nth_element(times, times.begin() + samples / 2);
   return times[static_cast<size_t>(samples / 2)];
-}
-
-int64_t used_bytes() {
-  size_t available = 0;
-  size_t total = 0;
-  must(cuda::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
-  return static_cast<int64_t>(total - available);
 }
 
 // `batch` sequences of `count` tokens each, after `position` that are in the cache.
@@ -248,28 +199,30 @@ class HalfPath {
   cuda::DeviceArray<float> out_;
 };
 
-double prefill_seconds(const Model& model, int64_t sequences) {
-  const auto backend = packed(model);
+double prefill_seconds(Backend& backend, int64_t sequences) {
   std::vector<int> ids;
-  for (int64_t s = 0; s < sequences; ++s) ids.push_back(backend->add_sequence());
+  for (int64_t s = 0; s < sequences; ++s) ids.push_back(backend.add_sequence());
   const Batch batch = batch_of(ids, kPrefill, 0);
-  Matrix logits(1, model.config.vocab);
-  return median_seconds(5, [&] { run(*backend, batch, logits); });
+  Matrix logits(1, backend.config().vocab);
+  const double seconds = median_seconds(5, [&] { run(backend, batch, logits); });
+  for (const int id : ids) backend.drop_sequence(id);
+  return seconds;
 }
 
 void bench_blocks(const ModelConfig& config) {
-  ModelConfig small = config;
-  small.layers = 1;
-  small.sliding_windows.resize(1);
-  const Model one = random_model(small);
-  small.layers = 3;
-  small.sliding_windows.resize(3);
-  const Model three = random_model(small);
+  const auto of_layers = [&](int64_t layers) {
+    ModelConfig small = config;
+    small.layers = layers;
+    small.sliding_windows.resize(static_cast<size_t>(layers));
+    return packed(small);
+  };
+  const auto one = of_layers(1);
+  const auto three = of_layers(3);
   HalfPath half(config);
   fmt::print("one block, prefill of {} tokens\n batch  W4A4KV4 ms  16-bit ms  speed-up\n",
              kPrefill);
   for (const int64_t batch : {1, 4, 16, 32}) {
-    const double ours = (prefill_seconds(three, batch) - prefill_seconds(one, batch)) / 2;
+    const double ours = (prefill_seconds(*three, batch) - prefill_seconds(*one, batch)) / 2;
     const double theirs = half.block(batch, kPrefill, kPrefill, 5);
     fmt::print("{:6} {:11.3f} {:10.3f} {:9.2f}\n", batch, 1e3 * ours, 1e3 * theirs, theirs / ours);
     std::fflush(stdout);
@@ -277,10 +230,11 @@ void bench_blocks(const ModelConfig& config) {
 }
 
 void bench_decode(const ModelConfig& config) {
-  const int64_t before = used_bytes();
-  const auto backend = packed(random_model(config));
-  const int64_t weights = used_bytes() - before;
-  const int64_t matrices = config.parameters() - config.vocab * config.hidden;
+  const int64_t before = cuda::used_bytes();
+  const auto backend = packed(config);
+  const int64_t weights = cuda::used_bytes() - before;
+  const int64_t tables = config.tied_embeddings ? 1 : 2;
+  const int64_t matrices = config.parameters() - tables * config.vocab * config.hidden;
   fmt::print(
       "decoding, whole model: {:.2f} GB on the GPU, {:.2f} GB in 16 bits\n"
       " batch length  ms/step  of limit  16-bit ms  speed-up  used GB  16-bit GB\n",
@@ -303,7 +257,7 @@ void bench_decode(const ModelConfig& config) {
     int64_t position = length;
     const double ours =
         median_seconds(31, [&] { run(*backend, batch_of(ids, 1, position++), all); });
-    const double used = static_cast<double>(used_bytes() - before);
+    const double used = static_cast<double>(cuda::used_bytes() - before);
     HalfPath half(config);
     const double theirs =
         static_cast<double>(config.layers) * half.block(sequences, 1, length, 7) + half.head(7);
@@ -323,7 +277,8 @@ void bench_decode(const ModelConfig& config) {
 }  // namespace quarot
 
 int main(int argc, char** argv) {
-  const quarot::ModelConfig config = quarot::config_of(argc > 1 ? argv[1] : "llama-2-7b");
+  const quarot::ModelConfig config =
+      quarot::must(quarot::published_config(argc > 1 ? argv[1] : "llama-2-7b"));
   quarot::bench_decode(config);
   quarot::bench_blocks(config);
   return 0;

@@ -32,6 +32,13 @@ Status check_memory(int64_t bytes, const char* what) {
                what, gigabytes(static_cast<size_t>(bytes)), gigabytes(available), gigabytes(total));
 }
 
+int64_t used_bytes() {
+  size_t available = 0;
+  size_t total = 0;
+  if (cudaMemGetInfo(&available, &total) != cudaSuccess) return 0;
+  return static_cast<int64_t>(total - available);
+}
+
 Result<void*> allocate(int64_t bytes, const char* what) {
   void* data = nullptr;
   if (bytes == 0) return data;

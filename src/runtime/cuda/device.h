@@ -21,6 +21,9 @@ Status check_device();
 // kOutOfMemory, with the numbers, unless the GPU has `bytes` free for `what`.
 Status check_memory(int64_t bytes, const char* what);
 
+// Taken of the GPU's memory, by whomever; 0 without one.
+int64_t used_bytes();
+
 // Device memory of at least so many bytes; null for none.
 Result<void*> allocate(int64_t bytes, const char* what);
 

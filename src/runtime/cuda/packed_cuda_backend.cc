@@ -28,18 +28,22 @@ PackedCudaBackend::PackedCudaBackend(const ModelConfig& config, const Precision&
       model_(std::move(model)),
       cache_(layout_of(config, precision), config.layers, config.kv_heads) {}
 
+int64_t PackedCudaBackend::bytes(const ModelConfig& config) {
+  return PackedModel::bytes(config) + Vocabulary<__half>::bytes(config);
+}
+
 Status PackedCudaBackend::check(const Model& model, const Precision& precision) {
   return PackedModel::check(model, precision);
 }
 
 Result<std::unique_ptr<PackedCudaBackend>> PackedCudaBackend::create(Model model,
-                                                                     const Precision& precision) {
+                                                                     const Precision& precision,
+                                                                     const NextLayer& next_layer) {
   QUAROT_RETURN_IF_ERROR(check(model, precision));
   QUAROT_ASSIGN_OR_RETURN(Context context, Context::create());
-  QUAROT_RETURN_IF_ERROR(check_memory(PackedModel::bytes(model) + Vocabulary<__half>::bytes(model),
-                                      "the packed model"));
+  QUAROT_RETURN_IF_ERROR(check_memory(bytes(model.config), "the packed model"));
   QUAROT_ASSIGN_OR_RETURN(Vocabulary<__half> vocabulary, Vocabulary<__half>::upload(model));
-  QUAROT_ASSIGN_OR_RETURN(PackedModel packed, PackedModel::upload(model));
+  QUAROT_ASSIGN_OR_RETURN(PackedModel packed, PackedModel::upload(model, next_layer));
   return std::unique_ptr<PackedCudaBackend>(new PackedCudaBackend(
       model.config, precision, std::move(context), std::move(vocabulary), std::move(packed)));
 }

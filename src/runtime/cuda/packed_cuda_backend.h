@@ -20,8 +20,10 @@ class PackedCudaBackend final : public CudaBackend<__half> {
  public:
   // kUnsupported, saying what, for a model or a precision that these kernels have no form for: such
   // a one runs simulated. kOutOfMemory, with the numbers, before anything is packed.
-  static Result<std::unique_ptr<PackedCudaBackend>> create(Model model, const Precision& precision);
+  static Result<std::unique_ptr<PackedCudaBackend>> create(Model model, const Precision& precision,
+                                                           const NextLayer& next_layer);
   static Status check(const Model& model, const Precision& precision);
+  static int64_t bytes(const ModelConfig& config);  // on the GPU, but for the cache
 
   int add_sequence() override { return cache_.add_sequence(); }
   int fork_sequence(int sequence, int64_t tokens) override {

@@ -16,18 +16,16 @@ int64_t padded(int64_t inputs) {
   return (inputs + kInputMultiple - 1) / kInputMultiple * kInputMultiple;
 }
 
-Status check_weights(const Model& model) {
-  for (const Layer& layer : model.layers) {
-    for (const Linear& linear : layer.linears) {
-      const bool packable = linear.quantized && linear.quantized->quant.symmetric &&
-                            linear.quantized->quant.bits <= kWeightBits &&
-                            linear.quantized->scales.cols() == 1;
-      if (packable) continue;
-      return error(ErrorCode::kUnsupported,
-                   "the GPU multiplies packed weights that are symmetric, of at most {} bits, with "
-                   "one scale an output; --execution simulated runs any",
-                   kWeightBits);
-    }
+Status check_weights(const Layer& layer) {
+  for (const Linear& linear : layer.linears) {
+    const bool packable = linear.quantized && linear.quantized->quant.symmetric &&
+                          linear.quantized->quant.bits <= kWeightBits &&
+                          linear.quantized->scales.cols() == 1;
+    if (packable) continue;
+    return error(ErrorCode::kUnsupported,
+                 "the GPU multiplies packed weights that are symmetric, of at most {} bits, with "
+                 "one scale an output; --execution simulated runs any",
+                 kWeightBits);
   }
   return {};
 }
@@ -105,6 +103,22 @@ Result<PackedWeight> pack_together(Layer& layer, std::initializer_list<Role> rol
   return weight;
 }
 
+Result<PackedLayer> pack(Layer layer) {
+  PackedLayer packed;
+  QUAROT_ASSIGN_OR_RETURN(packed.qkv,
+                          pack_together(layer, {Role::kQuery, Role::kKey, Role::kValue}));
+  QUAROT_ASSIGN_OR_RETURN(packed.output, pack_together(layer, {Role::kOutput}));
+  QUAROT_ASSIGN_OR_RETURN(packed.gate_up, pack_together(layer, {Role::kGate, Role::kUp}));
+  QUAROT_ASSIGN_OR_RETURN(packed.down, pack_together(layer, {Role::kDown}));
+  QUAROT_ASSIGN_OR_RETURN(packed.attention_norm, upload_floats(layer.attention_norm));
+  QUAROT_ASSIGN_OR_RETURN(packed.ffn_norm, upload_floats(layer.ffn_norm));
+  QUAROT_ASSIGN_OR_RETURN(packed.query_norm, upload_floats(layer.query_norm));
+  QUAROT_ASSIGN_OR_RETURN(packed.key_norm, upload_floats(layer.key_norm));
+  QUAROT_ASSIGN_OR_RETURN(packed.key_center, upload_floats(layer.key_center));
+  QUAROT_ASSIGN_OR_RETURN(packed.value_center, upload_floats(layer.value_center));
+  return packed;
+}
+
 Result<std::unique_ptr<Rotation>> rotation_of(const std::optional<Orthogonal>& transform,
                                               int64_t width, const char* what) {
   if (!transform || transform->is_identity()) return std::unique_ptr<Rotation>();
@@ -132,23 +146,21 @@ Result<std::unique_ptr<Rotation>> rotation_of(const std::optional<Orthogonal>& t
 }  // namespace
 
 Status PackedModel::check(const Model& model, const Precision& precision) {
-  QUAROT_RETURN_IF_ERROR(check_weights(model));
+  for (const Layer& layer : model.layers) QUAROT_RETURN_IF_ERROR(check_weights(layer));
   return check_precision(model.config, precision);
 }
 
-int64_t PackedModel::bytes(const Model& model) {
-  int64_t bytes = 0;
-  for (const Layer& layer : model.layers) {
-    for (const Linear& linear : layer.linears) {
-      const BasicMatrix<int8_t>& values = linear.quantized->values;
-      bytes += packed_weight_bytes(values.rows(), values.cols()) + 8 * values.rows();
-    }
-    bytes += 8 * model.config.hidden;
+int64_t PackedModel::bytes(const ModelConfig& config) {
+  int64_t bytes = 8 * config.hidden;  // the norms
+  for (const Role role : kRoles) {
+    const int64_t outputs = config.width(spaces_of(role).output);
+    const int64_t inputs = config.width(spaces_of(role).input);
+    bytes += packed_weight_bytes(outputs, inputs) + 8 * outputs;  // scale and bias
   }
-  return bytes;
+  return config.layers * bytes;
 }
 
-Result<PackedModel> PackedModel::upload(Model& model) {
+Result<PackedModel> PackedModel::upload(Model& model, const NextLayer& next_layer) {
   PackedModel packed;
   const ModelConfig& config = model.config;
   const OnlineTransforms& online = model.online;
@@ -165,19 +177,14 @@ Result<PackedModel> PackedModel::upload(Model& model) {
     packed.query_key = {static_cast<int>(query_key->plain.m), query_key->plain.log2,
                         packed.query_key_factor.data()};
   }
-  for (Layer& layer : model.layers) {
-    PackedLayer& weights = packed.layers.emplace_back();
-    QUAROT_ASSIGN_OR_RETURN(weights.qkv,
-                            pack_together(layer, {Role::kQuery, Role::kKey, Role::kValue}));
-    QUAROT_ASSIGN_OR_RETURN(weights.output, pack_together(layer, {Role::kOutput}));
-    QUAROT_ASSIGN_OR_RETURN(weights.gate_up, pack_together(layer, {Role::kGate, Role::kUp}));
-    QUAROT_ASSIGN_OR_RETURN(weights.down, pack_together(layer, {Role::kDown}));
-    QUAROT_ASSIGN_OR_RETURN(weights.attention_norm, upload_floats(layer.attention_norm));
-    QUAROT_ASSIGN_OR_RETURN(weights.ffn_norm, upload_floats(layer.ffn_norm));
-    QUAROT_ASSIGN_OR_RETURN(weights.query_norm, upload_floats(layer.query_norm));
-    QUAROT_ASSIGN_OR_RETURN(weights.key_norm, upload_floats(layer.key_norm));
-    QUAROT_ASSIGN_OR_RETURN(weights.key_center, upload_floats(layer.key_center));
-    QUAROT_ASSIGN_OR_RETURN(weights.value_center, upload_floats(layer.value_center));
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const bool have = i < std::ssize(model.layers);
+    QUAROT_ASSIGN_OR_RETURN(
+        Layer layer,
+        have ? Result<Layer>(std::move(model.layers[static_cast<size_t>(i)])) : next_layer());
+    QUAROT_RETURN_IF_ERROR(check_weights(layer));
+    QUAROT_ASSIGN_OR_RETURN(PackedLayer weights, pack(std::move(layer)));
+    packed.layers.push_back(std::move(weights));
   }
   return packed;
 }

@@ -45,9 +45,9 @@ struct PackedModel {
 
   // kUnsupported, saying what, for what the kernels have no form for.
   static Status check(const Model& model, const Precision& precision);
-  static int64_t bytes(const Model& model);  // what upload() will take
-  // Takes the integers out of the model.
-  static Result<PackedModel> upload(Model& model);
+  static int64_t bytes(const ModelConfig& config);  // what upload() will take
+  // Takes the layers out of the model, those that it lacks from `next_layer`.
+  static Result<PackedModel> upload(Model& model, const NextLayer& next_layer);
 };
 
 }  // namespace quarot::cuda

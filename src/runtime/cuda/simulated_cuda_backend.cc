@@ -17,7 +17,7 @@ int64_t float_bytes(const Model& model) {
   for (const Layer& layer : model.layers) {
     for (const Linear& linear : layer.linears) elements += linear.weight.size();
   }
-  return 4 * elements + Vocabulary<float>::bytes(model);
+  return 4 * elements + Vocabulary<float>::bytes(model.config);
 }
 
 Result<DeviceArray<float>> upload_floats(const std::vector<float>& host) {

@@ -48,9 +48,9 @@ Result<typename Vocabulary<T>::Table> Vocabulary<T>::upload(const RowTable& rows
 }
 
 template <typename T>
-int64_t Vocabulary<T>::bytes(const Model& model) {
-  const int64_t weights = (model.embedding.rows() + model.lm_head.rows()) * model.config.hidden;
-  const int64_t row = model.config.hidden * 8 + model.config.vocab * 12;
+int64_t Vocabulary<T>::bytes(const ModelConfig& config) {
+  const int64_t weights = (config.tied_embeddings ? 1 : 2) * config.vocab * config.hidden;
+  const int64_t row = config.hidden * 8 + config.vocab * 12;
   return weights * static_cast<int64_t>(sizeof(T)) + kLogitRows * row;
 }
 

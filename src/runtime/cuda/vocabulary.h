@@ -15,7 +15,7 @@ template <typename T>
 class Vocabulary {
  public:
   static Result<Vocabulary> upload(const Model& model);
-  static int64_t bytes(const Model& model);  // what upload() will take
+  static int64_t bytes(const ModelConfig& config);  // what upload() will take
 
   // x [rows, hidden] ← embedding rows
   Status embed(const int32_t* tokens, int64_t rows, float* x, cudaStream_t stream) const;
