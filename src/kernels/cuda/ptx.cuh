@@ -34,6 +34,19 @@ __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* globa
                "r"(valid ? 16 : 0)
                : "memory");
 }
+// With a policy of the L2 cache.
+__device__ __forceinline__ void copy_async_16_policy(uint32_t shared, const void* global,
+                                                     uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared),
+               "l"(global), "l"(policy)
+               : "memory");
+}
+// For what will not be read again.
+__device__ __forceinline__ uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -161,6 +174,16 @@ __device__ __forceinline__ int4 load_cluster(uint32_t shared, uint32_t rank) {
       : "r"(shared), "r"(rank)
       : "memory");
   return v;
+}
+
+// One float at this address in block `rank` of the cluster.
+__device__ __forceinline__ void store_cluster(uint32_t shared, uint32_t rank, float x) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "st.shared::cluster.f32 [remote], %2;\n}" ::"r"(shared),
+      "r"(rank), "f"(x)
+      : "memory");
 }
 
 // ---- Dependent launches, sm_90: the next kernel of the stream may start; the results of the one

@@ -135,10 +135,10 @@ void PackedCudaBackend::embed(const Batch& batch) {
   run([&] { return begin(batch); });
 }
 
-template <typename Fused>
 Status PackedCudaBackend::quantize(RowTask task, const PackedWeight& reader,
-                                   const Rotation* rotation, Fused&& fused) {
+                                   const Rotation* rotation) {
   values_type_ = GemmActivations::kInt8;
+  rows_.reset();
   task.rows = rows();
   task.bits = precision_.activations.bits;
   task.clip = precision_.activations.clip;
@@ -152,14 +152,24 @@ Status PackedCudaBackend::quantize(RowTask task, const PackedWeight& reader,
   if (task.bits <= 4) {
     QUAROT_ASSIGN_OR_RETURN(values_type_, gemm_activations(task.rows, task.width));
   }
-  Rows to;
-  to.element = Element::kFloat32;
-  to.rows = static_cast<int>(task.rows);
-  to.n = static_cast<int>(task.width);
-  if (rotation != nullptr) to.rotation = *rotation->fused;
-  to.quant = {task.bits, values_type_ == GemmActivations::kInt4, task.clip, values_.data(),
-              scales_.data()};
-  return fused(to);
+  Rows rows;
+  rows.element = Element::kFloat32;
+  rows.rows = static_cast<int>(task.rows);
+  rows.n = static_cast<int>(task.width);
+  rows.operation = task.source == RowSource::kRmsNorm  ? RowOperation::kNorm
+                   : task.source == RowSource::kSwiGlu ? RowOperation::kSwiglu
+                                                       : RowOperation::kPlain;
+  rows.x = task.x;
+  rows.second = task.up;
+  rows.stride = task.x_stride;
+  rows.gain = task.gain;
+  rows.eps = task.eps;
+  if (rotation != nullptr) rows.rotation = *rotation->fused;
+  rows.quant = {task.bits, values_type_ == GemmActivations::kInt4, task.clip, values_.data(),
+                scales_.data()};
+  if (!gemm_quantizes(rows)) return quantize_rows(rows, stream());
+  rows_ = rows;
+  return {};
 }
 
 Status PackedCudaBackend::multiply(const PackedWeight& weight, float* y, bool accumulate) {
@@ -170,6 +180,7 @@ Status PackedCudaBackend::multiply(const PackedWeight& weight, float* y, bool ac
   product.activations_type = values_type_;
   product.activations = values_.data();
   product.activation_scales = scales_.data();
+  product.rows = rows_ ? &*rows_ : nullptr;
   product.weight = weight.values.data();
   product.weight_scales = weight.scales.data();
   product.bias = weight.bias.data();
@@ -198,10 +209,7 @@ void PackedCudaBackend::normalize(int64_t layer, Space site) {
     task.x = x_.data();
     task.gain = attention ? weights.attention_norm.data() : weights.ffn_norm.data();
     task.eps = static_cast<float>(config_.norm_eps);
-    return quantize(task, attention ? weights.qkv : weights.gate_up, model_.norm_output.get(),
-                    [&](const Rows& to) {
-                      return norm_quantize(to, x_.data(), nullptr, task.gain, task.eps, stream());
-                    });
+    return quantize(task, attention ? weights.qkv : weights.gate_up, model_.norm_output.get());
   });
 }
 
@@ -210,39 +218,54 @@ void PackedCudaBackend::project_qkv(int64_t layer) {
       [&] { return multiply(model_.layers[static_cast<size_t>(layer)].qkv, qkv_.data(), false); });
 }
 
+HeadBatch PackedCudaBackend::heads_of(int64_t layer) const {
+  const PackedLayer& weights = model_.layers[static_cast<size_t>(layer)];
+  HeadBatch heads;
+  heads.element = Element::kFloat32;
+  heads.tokens = static_cast<int>(rows());
+  heads.query_heads = static_cast<int>(config_.heads);
+  heads.kv_heads = static_cast<int>(config_.kv_heads);
+  heads.q = qkv_.data();
+  heads.k = qkv_.data() + config_.width(Space::kQuery);
+  heads.v = qkv_.data() + config_.width(Space::kQuery) + config_.width(Space::kKey);
+  heads.q_stride = heads.k_stride = heads.v_stride = weights.qkv.outputs;
+  heads.sequences = batch_.chunk_of_row();
+  heads.positions = batch_.positions();
+  heads.q_gain = weights.query_norm.data();
+  heads.k_gain = weights.key_norm.data();
+  heads.eps = static_cast<float>(config_.norm_eps);
+  return heads;
+}
+
+Rotary PackedCudaBackend::rotary() const {
+  Rotary rotary;
+  rotary.table = rope_.data();
+  rotary.rows = batch_.rope_rows();
+  rotary.dims = static_cast<int>(config_.rope.rotary_dim);
+  return rotary;
+}
+
+CacheWriter PackedCudaBackend::writer_of(int64_t layer) {
+  const PackedLayer& weights = model_.layers[static_cast<size_t>(layer)];
+  CacheWriter writer;
+  writer.layout = cache_.layout();
+  writer.key_bits = precision_.keys.bits;
+  writer.value_bits = precision_.values.bits;
+  writer.key_clip = precision_.keys.clip;
+  writer.value_clip = precision_.values.clip;
+  writer.key_center = weights.key_center.data();
+  writer.value_center = weights.value_center.data();
+  writer.pool = cache_.layer(layer);
+  writer.page_table = batch_.page_table(0);
+  writer.table_stride = static_cast<int>(batch_.table_stride());
+  return writer;
+}
+
 void PackedCudaBackend::append_cache(int64_t layer) {
+  if (appends_late()) return;
   enqueue([&] {
-    const PackedLayer& weights = model_.layers[static_cast<size_t>(layer)];
-    HeadBatch batch;
-    batch.element = Element::kFloat32;
-    batch.tokens = static_cast<int>(rows());
-    batch.query_heads = static_cast<int>(config_.heads);
-    batch.kv_heads = static_cast<int>(config_.kv_heads);
-    batch.q = qkv_.data();
-    batch.k = qkv_.data() + config_.width(Space::kQuery);
-    batch.v = qkv_.data() + config_.width(Space::kQuery) + config_.width(Space::kKey);
-    batch.q_stride = batch.k_stride = batch.v_stride = weights.qkv.outputs;
-    batch.sequences = batch_.chunk_of_row();
-    batch.positions = batch_.positions();
-    batch.q_gain = weights.query_norm.data();
-    batch.k_gain = weights.key_norm.data();
-    batch.eps = static_cast<float>(config_.norm_eps);
-    Rotary rotary;
-    rotary.table = rope_.data();
-    rotary.rows = batch_.rope_rows();
-    rotary.dims = static_cast<int>(config_.rope.rotary_dim);
-    CacheWriter writer;
-    writer.layout = cache_.layout();
-    writer.key_bits = precision_.keys.bits;
-    writer.value_bits = precision_.values.bits;
-    writer.key_clip = precision_.keys.clip;
-    writer.value_clip = precision_.values.clip;
-    writer.key_center = weights.key_center.data();
-    writer.value_center = weights.value_center.data();
-    writer.pool = cache_.layer(layer);
-    writer.page_table = batch_.page_table(0);
-    writer.table_stride = static_cast<int>(batch_.table_stride());
-    return rotate_and_append(batch, rotary, model_.query_key, writer, query_.data(), stream());
+    return rotate_and_append(heads_of(layer), rotary(), model_.query_key, writer_of(layer),
+                             query_.data(), stream());
   });
 }
 
@@ -257,6 +280,12 @@ void PackedCudaBackend::attend(int64_t layer) {
       shape.sequences = static_cast<int>(part.count);
       const PagedCache cache = cache_of(layer, part);
       const int64_t at = part.first_row * config_.width(Space::kAttentionOutput);
+      if (appends_late()) {
+        QUAROT_RETURN_IF_ERROR(
+            append_and_decode(heads_of(layer), rotary(), model_.query_key, writer_of(layer), cache,
+                              shape, attention_workspace_.data(), attention_.data(), stream()));
+        continue;
+      }
       QUAROT_RETURN_IF_ERROR(part.decodes()
                                  ? attention_decode(query_.data() + at, cache, shape,
                                                     attention_workspace_.data(),
@@ -274,8 +303,7 @@ void PackedCudaBackend::mix_heads(int64_t layer) {
     RowTask task;
     task.width = task.x_stride = config_.width(Space::kAttentionOutput);
     task.x = attention_.data();
-    return quantize(task, model_.layers[static_cast<size_t>(layer)].output, model_.heads.get(),
-                    [&](const Rows& to) { return rotate_quantize(to, task.x, stream()); });
+    return quantize(task, model_.layers[static_cast<size_t>(layer)].output, model_.heads.get());
   });
 }
 
@@ -298,10 +326,7 @@ void PackedCudaBackend::gate(int64_t layer) {
     task.x = gate_up_.data();
     task.up = gate_up_.data() + config_.ffn;
     task.x_stride = task.up_stride = 2 * config_.ffn;
-    return quantize(task, model_.layers[static_cast<size_t>(layer)].down, model_.ffn.get(),
-                    [&](const Rows& to) {
-                      return swiglu_quantize(to, task.x, task.up, task.x_stride, stream());
-                    });
+    return quantize(task, model_.layers[static_cast<size_t>(layer)].down, model_.ffn.get());
   });
 }
 

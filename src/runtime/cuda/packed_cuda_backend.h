@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/gemm/gemm.h"
@@ -57,13 +58,17 @@ class PackedCudaBackend final : public CudaBackend<__half> {
     if (!replayed_) run(operation);
   }
 
-  // Where the row of `task` goes as the input of `reader`: to the fused kernel, called with what
-  // all of them take, or to the plain one where that has no such shape.
-  template <typename Fused>
-  Status quantize(RowTask task, const PackedWeight& reader, const Rotation* rotation,
-                  Fused&& fused);
+  // Makes the rows of `task` the input of `reader`: by the fused kernel, by the plain one where
+  // that has no such shape, or, left to it in rows_, by the product itself.
+  Status quantize(RowTask task, const PackedWeight& reader, const Rotation* rotation);
   Status multiply(const PackedWeight& weight, float* y, bool accumulate);
   PagedCache cache_of(int64_t layer, const ChunkRun& run);
+  HeadBatch heads_of(int64_t layer) const;
+  Rotary rotary() const;
+  CacheWriter writer_of(int64_t layer);
+  // Whether attending appends on the way: faster for one sequence; of many, each split of the cache
+  // would turn the queries anew.
+  bool appends_late() const { return rows() == 1 && decode_appends(model_.query_key); }
 
   const Precision precision_;
   const PackedModel model_;
@@ -73,6 +78,7 @@ class PackedCudaBackend final : public CudaBackend<__half> {
   DeviceArray<int8_t> values_;  // the quantised input of the next product
   DeviceArray<float> scales_;   // [rows]
   GemmActivations values_type_ = GemmActivations::kInt8;
+  std::optional<Rows> rows_;  // or what the next product quantises
   DeviceArray<float> qkv_, attention_, gate_up_;
   DeviceArray<__half> query_;
   DeviceArray<uint8_t> gemm_workspace_, attention_workspace_;

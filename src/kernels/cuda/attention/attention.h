@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/kv_page.h"
+#include "kernels/cuda/fused/heads.h"
 #include "quarot/status.h"
 
 namespace quarot::cuda {
@@ -40,6 +41,18 @@ size_t decode_workspace_bytes(const AttentionShape& shape, const PagedCache& cac
 // kUnsupported for a head_dim or bits nothing was built for.
 Status attention_decode(const __half* q, const PagedCache& cache, const AttentionShape& shape,
                         void* workspace, float* out, cudaStream_t stream);
+
+// The same of the one new token of each sequence, sequence s in row s of `batch`, whose queries,
+// keys and values are as the projections, in float32, made them: it does what rotate_and_append
+// does with them on the way, to the same bits. Reads the rest of the cache, the page table, the
+// lengths and the rotary table before the kernels before it in the stream have ended: those must
+// not write them.
+Status append_and_decode(const HeadBatch& batch, const Rotary& rotary, const HeadRotation& rotation,
+                         const CacheWriter& writer, const PagedCache& cache,
+                         const AttentionShape& shape, void* workspace, float* out,
+                         cudaStream_t stream);
+// Whether it can, for this rotation of heads.
+constexpr bool decode_appends(const HeadRotation& rotation) { return rotation.m <= 1; }
 
 // A chunk of queries a sequence: rows query_starts[s] … query_starts[s + 1] of q and out,
 // [row][query_head][head_dim], are the last tokens of sequence s. Causal. `max_queries` is at least

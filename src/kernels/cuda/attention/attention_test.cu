@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <random>
 
@@ -184,6 +185,99 @@ TEST(AttentionDecode, DoesNotDependOnTheRestOfTheBatch) {
   const auto out = decode(alone, one, {q.begin() + 2 * row, q.end()});
   for (size_t i = 0; i < row; ++i) {
     ASSERT_EQ(out[i], all[2 * row + i]) << i;
+  }
+}
+
+// Appending on the way makes the same cache and the same sums, bit for bit, as a kernel before.
+void expect_append(const Case& c, int rotary_dims, bool norm, unsigned seed) {
+  Problem p(c, seed);
+  const int d = c.head_dim;
+  const int heads = c.kv_heads * c.group;
+  const int width = (heads + 2 * c.kv_heads) * d;
+  const size_t count = c.lengths.size();
+  const auto floats = [&](size_t size) {
+    std::vector<float> values(size);
+    for (float& x : values) x = p.normal(p.random);
+    return values;
+  };
+  const DeviceBuffer<float> qkv(floats(count * width));
+  const DeviceBuffer<float> gain(floats(static_cast<size_t>(d)));
+  const DeviceBuffer<float> center(floats(static_cast<size_t>(c.kv_heads) * d));
+  std::vector<int32_t> positions;
+  std::vector<int32_t> sequences;
+  for (const int length : c.lengths) {
+    sequences.push_back(static_cast<int32_t>(positions.size()));
+    positions.push_back(length - 1);
+  }
+  const AttentionShape shape = shape_of(c);
+  std::vector<float2> turns(static_cast<size_t>(shape.max_length) * std::max(1, rotary_dims / 2));
+  for (float2& turn : turns) turn = {p.normal(p.random), p.normal(p.random)};
+  const DeviceBuffer<float2> device_turns(turns);
+  const DeviceBuffer<int32_t> device_positions(positions);
+  const DeviceBuffer<int32_t> device_sequences(sequences);
+  HeadBatch batch;
+  batch.element = Element::kFloat32;
+  batch.tokens = static_cast<int>(count);
+  batch.query_heads = heads;
+  batch.kv_heads = c.kv_heads;
+  batch.q = qkv.get();
+  batch.k = qkv.get() + heads * d;
+  batch.v = qkv.get() + (heads + c.kv_heads) * d;
+  batch.q_stride = batch.k_stride = batch.v_stride = width;
+  batch.sequences = device_sequences.get();
+  batch.positions = device_positions.get();
+  batch.q_gain = batch.k_gain = norm ? gain.get() : nullptr;
+  batch.eps = 1e-5F;
+  const Rotary rotary{device_turns.get(), rotary_dims, false};
+  const bool walsh = (d & (d - 1)) == 0;
+  const HeadRotation rotation{walsh ? 1 : 0,
+                              walsh ? std::countr_zero(static_cast<unsigned>(d)) : 0};
+  std::vector<uint8_t> pools[2];
+  std::vector<float> outs[2];
+  for (const bool on_the_way : {false, true}) {
+    DeviceCache cache(p.cache);
+    CacheWriter writer;
+    writer.layout = p.layout;
+    writer.key_bits = c.key_bits;
+    writer.value_bits = c.value_bits;
+    writer.key_center = center.get();
+    writer.pool = cache.pool.get();
+    writer.page_table = cache.table.get();
+    writer.table_stride = p.cache.table_stride;
+    DeviceBuffer<__half> q(count * heads * d);
+    DeviceBuffer<float> out(q.size());
+    out.fill_bytes(0xff);
+    DeviceBuffer<uint8_t> workspace(decode_workspace_bytes(shape, cache.view));
+    workspace.fill_bytes(0);
+    if (!on_the_way) {
+      const Status done = rotate_and_append(batch, rotary, rotation, writer, q.get(), nullptr);
+      ASSERT_TRUE(done.ok()) << done.error().message();
+    }
+    const Status status =
+        on_the_way
+            ? append_and_decode(batch, rotary, rotation, writer, cache.view, shape, workspace.get(),
+                                out.get(), nullptr)
+            : attention_decode(q.get(), cache.view, shape, workspace.get(), out.get(), nullptr);
+    ASSERT_TRUE(status.ok()) << status.error().message();
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    pools[on_the_way ? 1 : 0] = cache.pool.download();
+    outs[on_the_way ? 1 : 0] = out.download();
+  }
+  EXPECT_EQ(pools[0], pools[1]) << "head_dim " << d << " K" << c.key_bits << " V" << c.value_bits;
+  EXPECT_EQ(outs[0], outs[1]) << "head_dim " << d << " K" << c.key_bits << " V" << c.value_bits;
+}
+
+TEST(AttentionDecode, AppendsOnTheWay) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  unsigned seed = 5000;
+  for (const int head_dim : kHeadDims) {
+    for (const auto& [k, v] : kBits) {
+      expect_append({head_dim, k, v, 2, 3, 0, {1, 70, 193}}, head_dim / 32 * 16, false, ++seed);
+    }
+  }
+  for (const int group : {1, 4, 8, 12}) {
+    expect_append({128, 4, 4, 2, group, 0, {511, 512, 513, 1, 2500, 64, 65}}, 128, true, ++seed);
+    expect_append({64, 4, 4, 1, group, 100, {50, 100, 101, 700, 1111}}, 64, false, ++seed);
   }
 }
 

@@ -34,14 +34,9 @@ Workspace workspace_of(const AttentionShape& shape, const PagedCache& cache) {
   return w;
 }
 
-}  // namespace
-
-size_t decode_workspace_bytes(const AttentionShape& shape, const PagedCache& cache) {
-  return workspace_of(shape, cache).bytes;
-}
-
-Status attention_decode(const __half* q, const PagedCache& cache, const AttentionShape& shape,
-                        void* workspace, float* out, cudaStream_t stream) {
+// `args` says what to do with which queries.
+Status launch(DecodeArgs args, const PagedCache& cache, const AttentionShape& shape,
+              void* workspace, float* out, cudaStream_t stream) {
   QUAROT_RETURN_IF_ERROR(check_attention(cache, shape));
   const Workspace w = workspace_of(shape, cache);
   if (w.tiles > kMaxTiles) {
@@ -50,8 +45,6 @@ Status attention_decode(const __half* q, const PagedCache& cache, const Attentio
                  shape.query_heads, kMaxTiles);
   }
   auto* bytes = static_cast<uint8_t*>(workspace);
-  DecodeArgs args{};
-  args.q = q;
   args.pool = static_cast<const uint8_t*>(cache.pool);
   args.page_table = cache.page_table;
   args.lengths = cache.lengths;
@@ -69,12 +62,41 @@ Status attention_decode(const __half* q, const PagedCache& cache, const Attentio
   const dim3 grid(cache.kv_heads * args.query_tiles, w.max_splits, shape.sequences);
   return with_layout(cache.layout, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Status {
     const auto kernel = decode_kernel<kHeadDim, kKeyBits, kValueBits>;
-    constexpr int kShared = DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kSharedBytes;
+    using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
+    const int shared = args.appends ? Traits::kAppendBytes : Traits::kSharedBytes;
     QUAROT_RETURN_IF_ERROR(
-        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
+        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
               "attention_decode"));
-    return launch_early("attention_decode", kernel, grid, kAttentionThreads, kShared, stream, args);
+    return launch_early("attention_decode", kernel, grid, kAttentionThreads, shared, stream, args);
   });
+}
+
+}  // namespace
+
+size_t decode_workspace_bytes(const AttentionShape& shape, const PagedCache& cache) {
+  return workspace_of(shape, cache).bytes;
+}
+
+Status attention_decode(const __half* q, const PagedCache& cache, const AttentionShape& shape,
+                        void* workspace, float* out, cudaStream_t stream) {
+  DecodeArgs args{};
+  args.q = q;
+  return launch(args, cache, shape, workspace, out, stream);
+}
+
+Status append_and_decode(const HeadBatch& batch, const Rotary& rotary, const HeadRotation& rotation,
+                         const CacheWriter& writer, const PagedCache& cache,
+                         const AttentionShape& shape, void* workspace, float* out,
+                         cudaStream_t stream) {
+  QUAROT_RETURN_IF_ERROR(check_heads(batch, rotary, rotation, writer));
+  if (batch.element != Element::kFloat32 || !decode_appends(rotation)) {
+    return error(ErrorCode::kUnsupported,
+                 "append_and_decode: expected float32 and a head rotation of 2^n");
+  }
+  DecodeArgs args{};
+  args.appends = true;
+  args.heads = head_args(batch, rotary, rotation, writer, nullptr);
+  return launch(args, cache, shape, workspace, out, stream);
 }
 
 }  // namespace quarot::cuda

@@ -10,6 +10,7 @@
 
 #include <cfloat>
 
+#include "kernels/cuda/attention/append.cuh"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/codes.cuh"
 #include "kernels/cuda/attention/page_ring.cuh"
@@ -35,6 +36,10 @@ struct DecodeTraits {
   static constexpr int kLeastBytes =
       kMergeBytes > 16 * kAttentionThreads ? kMergeBytes : 16 * kAttentionThreads;
   static constexpr int kSharedBytes = kRingBytes > kLeastBytes ? kRingBytes : kLeastBytes;
+  // Behind that, where the new token is appended on the way.
+  static constexpr int kQueriesAt = kSharedBytes;
+  static constexpr int kNewRowAt = kQueriesAt + kQueryTile * kHeadDim * 2;
+  static constexpr int kAppendBytes = kNewRowAt + kLayout.tile_bytes();
 };
 
 // One warp's part of the running softmax: 16 tokens at a time for 8 queries. Lane (g, t) holds the
@@ -264,7 +269,7 @@ class WarpDecode {
 template <int kHeadDim, int kKeyBits, int kValueBits>
 __global__ void __launch_bounds__(kAttentionThreads,
                                   DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kBlocks)
-    decode_kernel(const DecodeArgs args) {
+    decode_kernel(const __grid_constant__ DecodeArgs args) {
   using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint64_t barriers[kAttentionWarps][Traits::kStages];
@@ -272,6 +277,7 @@ __global__ void __launch_bounds__(kAttentionThreads,
   __shared__ float weights[kMaxSplits * kQueryTile];
   __shared__ bool is_last;
   begin_early();
+  if (!args.appends) wait_early();
 
   const int sequence = blockIdx.z;
   const int length = args.lengths[sequence];
@@ -286,8 +292,8 @@ __global__ void __launch_bounds__(kAttentionThreads,
   const int kv_head = blockIdx.x / args.query_tiles;
   const int first_query = blockIdx.x % args.query_tiles * kQueryTile;
   const int queries = min(kQueryTile, args.group - first_query);
-  const size_t head =
-      (static_cast<size_t>(sequence) * args.kv_heads + kv_head) * args.group + first_query;
+  const int first_head = kv_head * args.group + first_query;
+  const size_t head = static_cast<size_t>(sequence) * args.kv_heads * args.group + first_head;
   const int32_t* page_ids =
       args.page_table + static_cast<size_t>(sequence) * args.table_stride + first_page;
 
@@ -310,11 +316,24 @@ __global__ void __launch_bounds__(kAttentionThreads,
   };
 #pragma unroll
   for (int i = 0; i < Traits::kStages; ++i) fill(i);
-  WarpDecode<kHeadDim, kKeyBits, kValueBits> state(args.q + head * kHeadDim, queries,
-                                                   args.scale_log2);
+  const __half* q = args.q + head * kHeadDim;
+  uint8_t* new_row = shared + Traits::kNewRowAt;
+  if (args.appends) {  // older tokens are on their way; only the new one had to be waited for
+    wait_early();
+    auto* made = reinterpret_cast<__half*>(shared + Traits::kQueriesAt);
+    make_token(args.heads, {sequence, length - 1, first_head, queries, end == length ? kv_head : -1,
+                            made, new_row});
+    __syncthreads();
+    q = made;
+  }
+  WarpDecode<kHeadDim, kKeyBits, kValueBits> state(q, queries, args.scale_log2);
   for (int i = 0; i * kAttentionWarps + warp < slices; ++i) {
-    const uint8_t* slice = ring.wait(i);
+    uint8_t* slice = ring.wait(i);
     const int at = start + (i * kAttentionWarps + warp) * kTokens;
+    if (args.appends && at + kTokens >= length) {
+      place_row<typename Traits::Pages>(new_row, slice, length - 1 - at);
+      ring.meet();
+    }
     if (at >= begin && at + kTokens <= end) {
 #pragma unroll
       for (int i = 0; i < kTokens / kTileTokens; ++i) {

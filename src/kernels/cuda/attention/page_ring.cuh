@@ -69,7 +69,7 @@ class SliceRing {
     copy_async_commit();
 #endif
   }
-  __device__ const uint8_t* wait(int i) {
+  __device__ uint8_t* wait(int i) {
 #if __CUDA_ARCH__ >= 900
     mbarrier_wait(shared_address(barriers_ + i % kStages), i / kStages & 1);
 #else

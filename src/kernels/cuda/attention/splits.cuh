@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attention/page_ring.cuh"
 #include "kernels/cuda/fused/half_mma.cuh"
+#include "kernels/cuda/fused/heads.cuh"
 
 namespace quarot::cuda {
 
@@ -38,6 +39,8 @@ struct DecodeArgs {
   float* sums;    // [tile of a sequence][split][query][dim]
   int max_splits;
   float* out;
+  bool appends;  // q is not read: q, k and v are as `heads` says, a token a sequence
+  HeadArgs heads;
 };
 
 // The last block of a sequence's tile sums what the others left. `weights` holds

@@ -46,24 +46,27 @@ struct RowQuant {
   float* scales = nullptr;  // [rows]
 };
 
+// What is made of a row before it is rotated.
+enum class RowOperation {
+  kPlain,   // x
+  kNorm,    // x · gain / √(mean x² + eps)
+  kSwiglu,  // silu(x) · second
+};
+
 struct Rows {
   Element element = Element::kBFloat16;
   int rows = 0;
   int n = 0;  // a multiple of 16; of 32 for packed int4
+  RowOperation operation = RowOperation::kPlain;
+  const void* x = nullptr;
+  const void* second = nullptr;
+  int64_t stride = 0;           // from row to row of both, in elements
+  const float* gain = nullptr;  // [n]; null: 1, folded into the readers
+  float eps = 0;
   RowRotation rotation;
   RowQuant quant;
 };
 
-// y = rotate(x · gain / √(mean x² + eps)), quantised. With `delta`, x += delta first, written back.
-// gain may be null (folded into the readers).
-Status norm_quantize(const Rows& rows, void* x, const void* delta, const float* gain, float eps,
-                     cudaStream_t stream);
-
-// y = rotate(silu(gate) · up), quantised. Rows of gate and up start `stride` elements apart.
-Status swiglu_quantize(const Rows& rows, const void* gate, const void* up, int64_t stride,
-                       cudaStream_t stream);
-
-// y = rotate(x), quantised: across heads before o_proj, or none.
-Status rotate_quantize(const Rows& rows, const void* x, cudaStream_t stream);
+Status quantize_rows(const Rows& rows, cudaStream_t stream);
 
 }  // namespace quarot::cuda

@@ -1,6 +1,5 @@
-// The fused row operations against the time a copy of their bytes takes: fused_bench [--json]
-#include <cuda_bf16.h>
-
+// The fused row operations, float32 in and int8 out, against the time a copy of their bytes takes:
+// fused_bench [--json]
 #include <cstring>
 #include <optional>
 #include <string>
@@ -29,8 +28,8 @@ void report(const char* operation, int rows, int n, int m, double bytes, double 
               operation, rows, n, m, us, bytes / kCopyBytesPerSecond / (us * 1e-6));
 }
 
-// Normal bf16 numbers (Box and Muller 1958), as activations nearly are.
-__global__ void fill_bf16(__nv_bfloat16* x, size_t count) {
+// Normal numbers (Box and Muller 1958), as activations nearly are.
+__global__ void fill_normal(float* x, size_t count) {
   const size_t step = size_t{gridDim.x} * blockDim.x;
   for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     uint32_t h = static_cast<uint32_t>(i) * 0x9e3779b9U ^ 0x5bd1e995U;
@@ -38,20 +37,19 @@ __global__ void fill_bf16(__nv_bfloat16* x, size_t count) {
     h = (h ^ h >> 13) * 0xc2b2ae35U;
     h ^= h >> 16;
     const float radius = sqrtf(-2 * logf(static_cast<float>((h >> 16) + 1) / 65537));
-    x[i] = __float2bfloat16_rn(radius * cospif(static_cast<float>(h & 0xffff) / 32768));
+    x[i] = radius * cospif(static_cast<float>(h & 0xffff) / 32768);
   }
 }
 
-enum class Operation { kNorm, kResidualNorm, kSwiglu, kPlain };
-
-void bench_rows(const char* name, Operation operation, int rows, int m, int log2, int inner,
-                int bits, bool rotate = true) {
+void bench_rows(const char* name, RowOperation operation, int rows, int m, int log2, int inner,
+                bool rotate = true) {
   const int n = (m << log2) * inner;
   Rows r;
+  r.element = Element::kFloat32;
   r.rows = rows;
-  r.n = n;
-  r.quant.bits = bits;
-  r.quant.pack_int4 = bits == 4;
+  r.n = r.stride = n;
+  r.operation = operation;
+  r.eps = 1e-5F;
   std::optional<DeviceBuffer<uint32_t>> factor;
   if (rotate) {
     std::vector<double> dense(size_t(m) * m, 1 / std::sqrt(double(m)));
@@ -62,45 +60,31 @@ void bench_rows(const char* name, Operation operation, int rows, int m, int log2
     r.rotation.factor = factor->get();
   }
   const size_t elements = size_t(rows) * n;
-  DeviceBuffer<__nv_bfloat16> x(kCopies * elements);
-  DeviceBuffer<__nv_bfloat16> y(kCopies * elements);
-  fill_bf16<<<1024, 256>>>(x.get(), x.size());
-  fill_bf16<<<1024, 256>>>(y.get(), y.size());
+  DeviceBuffer<float> x(kCopies * elements);
+  DeviceBuffer<float> y(kCopies * elements);
+  fill_normal<<<1024, 256>>>(x.get(), x.size());
+  fill_normal<<<1024, 256>>>(y.get(), y.size());
   DeviceBuffer<uint8_t> values(elements);
   DeviceBuffer<float> scales(rows);
   r.quant.values = values.get();
   r.quant.scales = scales.get();
   const double ms = median_ms([&](int i) {
-    __nv_bfloat16* a = x.get() + i % kCopies * elements;
-    __nv_bfloat16* b = y.get() + i % kCopies * elements;
-    switch (operation) {
-      case Operation::kNorm:
-        must(norm_quantize(r, a, nullptr, nullptr, 1e-5F, nullptr));
-        break;
-      case Operation::kResidualNorm:
-        must(norm_quantize(r, a, b, nullptr, 1e-5F, nullptr));
-        break;
-      case Operation::kSwiglu:
-        must(swiglu_quantize(r, a, b, n, nullptr));
-        break;
-      case Operation::kPlain:
-        must(rotate_quantize(r, a, nullptr));
-        break;
-    }
+    r.x = x.get() + i % kCopies * elements;
+    r.second = y.get() + i % kCopies * elements;
+    must(quantize_rows(r, nullptr));
   });
-  const double in = operation == Operation::kSwiglu         ? 4
-                    : operation == Operation::kResidualNorm ? 6  // x twice, delta
-                                                            : 2;
-  report(name, rows, n, rotate ? r.rotation.m : 0, elements * (in + bits / 8.0), ms);
+  const double in = operation == RowOperation::kSwiglu ? 8 : 4;
+  report(name, rows, n, rotate ? r.rotation.m : 0, elements * (in + 1), ms);
 }
 
 void bench_heads(int tokens, int query_heads, int kv_heads, int bits) {
   constexpr int kDim = 128;
   const int width = (query_heads + 2 * kv_heads) * kDim;
-  DeviceBuffer<__nv_bfloat16> qkv(size_t(kCopies) * tokens * width);
-  fill_bf16<<<1024, 256>>>(qkv.get(), qkv.size());
+  DeviceBuffer<float> qkv(size_t(kCopies) * tokens * width);
+  fill_normal<<<1024, 256>>>(qkv.get(), qkv.size());
   DeviceBuffer<__half> q(size_t(tokens) * query_heads * kDim);
   HeadBatch batch;
+  batch.element = Element::kFloat32;
   batch.tokens = tokens;
   batch.query_heads = query_heads;
   batch.kv_heads = kv_heads;
@@ -125,7 +109,7 @@ void bench_heads(int tokens, int query_heads, int kv_heads, int bits) {
   cache.page_table = device_table.get();
   cache.table_stride = pages;
   const double ms = median_ms([&](int i) {
-    const __nv_bfloat16* at = qkv.get() + size_t(i % kCopies) * tokens * width;
+    const float* at = qkv.get() + size_t(i % kCopies) * tokens * width;
     batch.q = at;
     batch.k = at + query_heads * kDim;
     batch.v = at + (query_heads + kv_heads) * kDim;
@@ -133,29 +117,27 @@ void bench_heads(int tokens, int query_heads, int kv_heads, int bits) {
                            nullptr));
   });
   const double bytes =
-      double(tokens) * (width * 2 + query_heads * kDim * 2 + kDim / 2 * 8) + double(pool.size());
+      double(tokens) * (width * 4 + query_heads * kDim * 2 + kDim / 2 * 8) + double(pool.size());
   report(kv_heads == query_heads ? "rope+append mha" : "rope+append gqa", tokens, width, kv_heads,
          bytes, ms);
 }
 
 void bench_all() {
   for (const int rows : {2048, 8192}) {
-    bench_rows("norm", Operation::kNorm, rows, 1, 12, 1, 4, false);
-    bench_rows("residual norm", Operation::kResidualNorm, rows, 1, 12, 1, 4, false);
-    bench_rows("residual norm int8", Operation::kResidualNorm, rows, 1, 13, 1, 8, false);
-    bench_rows("norm + H", Operation::kNorm, rows, 1, 12, 1, 4);
-    bench_rows("residual norm + H", Operation::kResidualNorm, rows, 1, 12, 1, 4);
-    bench_rows("residual norm + H", Operation::kResidualNorm, rows, 1, 13, 1, 4);
-    bench_rows("residual norm + H", Operation::kResidualNorm, rows, 28, 7, 1, 4);
-    bench_rows("residual norm + H", Operation::kResidualNorm, rows, 20, 8, 1, 4);
-    bench_rows("across heads", Operation::kPlain, rows, 1, 5, 128, 4);
-    bench_rows("across heads", Operation::kPlain, rows, 1, 6, 128, 4);
-    bench_rows("across heads", Operation::kPlain, rows, 28, 0, 128, 4);
-    bench_rows("swiglu, no H", Operation::kSwiglu, rows, 28, 9, 1, 4, false);
+    bench_rows("norm", RowOperation::kNorm, rows, 1, 12, 1, false);
+    bench_rows("norm", RowOperation::kNorm, rows, 1, 13, 1, false);
+    bench_rows("norm + H", RowOperation::kNorm, rows, 1, 12, 1);
+    bench_rows("norm + H", RowOperation::kNorm, rows, 1, 13, 1);
+    bench_rows("norm + H", RowOperation::kNorm, rows, 28, 7, 1);
+    bench_rows("norm + H", RowOperation::kNorm, rows, 20, 8, 1);
+    bench_rows("across heads", RowOperation::kPlain, rows, 1, 5, 128);
+    bench_rows("across heads", RowOperation::kPlain, rows, 1, 6, 128);
+    bench_rows("across heads", RowOperation::kPlain, rows, 28, 0, 128);
+    bench_rows("swiglu, no H", RowOperation::kSwiglu, rows, 28, 9, 1, false);
     constexpr int kWidths[][2] = {{12, 7},  {76, 6}, {44, 7},  {76, 7},  {172, 6},
                                   {107, 7}, {28, 9}, {148, 7}, {28, 10}, {924, 5}};
     for (const auto& w : kWidths) {
-      bench_rows("swiglu + H", Operation::kSwiglu, rows, w[0], w[1], 1, 4);
+      bench_rows("swiglu + H", RowOperation::kSwiglu, rows, w[0], w[1], 1);
     }
     bench_heads(rows, 32, 32, 4);
     bench_heads(rows, 32, 8, 4);

@@ -45,12 +45,6 @@ struct DeviceRows {
     brain.emplace(halves);
   }
   void* get() { return single ? static_cast<void*>(single->get()) : brain->get(); }
-  std::vector<float> download() const {
-    if (single) return single->download();
-    std::vector<float> out;
-    for (const __nv_bfloat16 e : brain->download()) out.push_back(__bfloat162float(e));
-    return out;
-  }
   std::vector<float> floats;
   std::optional<DeviceBuffer<float>> single;
   std::optional<DeviceBuffer<__nv_bfloat16>> brain;
@@ -75,8 +69,6 @@ struct Rotated {
   bool random_signs = false;
 };
 
-enum class Operation { kPlain, kNorm, kResidualNorm, kSwiglu };
-
 struct Output {
   std::vector<uint8_t> values;
   std::vector<float> scales;
@@ -84,12 +76,13 @@ struct Output {
 
 struct RowTest {
   int n;
-  Operation operation = Operation::kPlain;
+  RowOperation operation = RowOperation::kPlain;
   Rotated rotated;
   Element element = Element::kBFloat16;
   int bits = 4;
   bool int4 = true;
   float loud = 100;
+  bool gain = true;
 };
 
 // Runs one operation on random rows and holds it against the reference; where `exact`, all codes
@@ -133,41 +126,29 @@ void expect_rows(const RowTest& t, bool exact = false) {
   rows.quant.values = codes.get();
   rows.quant.scales = scales.get();
   constexpr float kEps = 1e-5F;
-  const auto run = [&] {
-    switch (t.operation) {
-      case Operation::kNorm:
-        return norm_quantize(rows, x.get(), nullptr, device_gain.get(), kEps, nullptr);
-      case Operation::kResidualNorm:
-        return norm_quantize(rows, x.get(), second.get(), nullptr, kEps, nullptr);
-      case Operation::kSwiglu:
-        return swiglu_quantize(rows, x.get(), second.get(), t.n, nullptr);
-      default:
-        return rotate_quantize(rows, x.get(), nullptr);
-    }
-  };
-  const Status status = run();
+  const bool norm = t.operation == RowOperation::kNorm;
+  const bool swiglu = t.operation == RowOperation::kSwiglu;
+  rows.operation = t.operation;
+  rows.x = x.get();
+  rows.second = swiglu ? second.get() : nullptr;
+  rows.stride = t.n;
+  rows.gain = norm && t.gain ? device_gain.get() : nullptr;
+  rows.eps = kEps;
+  const Status status = quantize_rows(rows, nullptr);
   ASSERT_TRUE(status.ok()) << status.error().message();
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 
   const auto got_codes = codes.download();
   const auto got_scales = scales.download();
-  const auto written = x.download();
   int different = 0;
   for (int r = 0; r < kRows; ++r) {
     std::vector<double> y(static_cast<size_t>(t.n));
     for (int i = 0; i < t.n; ++i) {
       const size_t at = static_cast<size_t>(r) * t.n + i;
       y[i] = x.floats[at];
-      if (t.operation == Operation::kSwiglu) y[i] = silu_reference(y[i]) * second.floats[at];
-      if (t.operation == Operation::kResidualNorm) {
-        float sum = x.floats[at] + second.floats[at];
-        if (t.element == Element::kBFloat16) sum = __bfloat162float(__float2bfloat16_rn(sum));
-        ASSERT_EQ(written[at], sum);
-        y[i] = sum;
-      }
+      if (swiglu) y[i] = silu_reference(y[i]) * second.floats[at];
     }
-    if (t.operation == Operation::kNorm) norm_reference(y, gain.data(), kEps);
-    if (t.operation == Operation::kResidualNorm) norm_reference(y, nullptr, kEps);
+    if (norm) norm_reference(y, t.gain ? gain.data() : nullptr, kEps);
     if (t.rotated.m > 0) {
       for (int i = 0; i < t.n; ++i) y[i] *= signs[i];
       rotate_reference(factor, t.rotated.m, t.rotated.log2, t.rotated.inner, y);
@@ -194,8 +175,8 @@ TEST(FusedRows, QuantisingFloatsIsExact) {
   if (!has_gpu()) GTEST_SKIP() << "no GPU here";
   for (int bits = 2; bits <= 8; ++bits) {
     for (const int n : {32, 96, 576, 4096, 11008, 28672}) {
-      expect_rows({n, Operation::kPlain, {}, Element::kFloat32, bits, bits <= 4, 1}, true);
-      expect_rows({n, Operation::kPlain, {}, Element::kBFloat16, bits, false, 100}, true);
+      expect_rows({n, RowOperation::kPlain, {}, Element::kFloat32, bits, bits <= 4, 1}, true);
+      expect_rows({n, RowOperation::kPlain, {}, Element::kBFloat16, bits, false, 100}, true);
     }
   }
 }
@@ -204,8 +185,8 @@ TEST(FusedRows, NormWithoutRotation) {
   if (!has_gpu()) GTEST_SKIP() << "no GPU here";
   for (const Element element : {Element::kFloat32, Element::kBFloat16}) {
     for (const int n : {64, 576, 896, 4096, 8192}) {
-      expect_rows({n, Operation::kNorm, {}, element, 4, true});
-      expect_rows({n, Operation::kResidualNorm, {}, element, 8, false});
+      expect_rows({n, RowOperation::kNorm, {}, element, 4, true});
+      expect_rows({n, RowOperation::kNorm, {}, element, 8, false, 100, false});
     }
   }
 }
@@ -220,11 +201,61 @@ TEST(FusedRows, SwigluOfEveryModel) {
                  {1, 12, true},   {1, 14, true}, {20, 6, true},  {12, 4, true}};
   for (const auto& w : kWidths) {
     const int n = w.m << w.log2;
-    expect_rows({n, Operation::kSwiglu, {w.m, w.log2, 1, w.hadamard, true}});
-    expect_rows(
-        {n, Operation::kSwiglu, {w.m, w.log2, 1, w.hadamard, false}, Element::kFloat32, 8, false});
+    expect_rows({n, RowOperation::kSwiglu, {w.m, w.log2, 1, w.hadamard, true}});
+    expect_rows({n,
+                 RowOperation::kSwiglu,
+                 {w.m, w.log2, 1, w.hadamard, false},
+                 Element::kFloat32,
+                 8,
+                 false});
   }
-  expect_rows({1536, Operation::kSwiglu, {}});
+  expect_rows({1536, RowOperation::kSwiglu, {}});
+}
+
+// Few rows and many take different kernels to the same bits.
+TEST(FusedRows, DoNotDependOnHowManyThereAre) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  constexpr int kMany = 40;
+  constexpr struct {
+    RowOperation operation;
+    int m, log2;
+  } kTests[] = {{RowOperation::kSwiglu, 172, 6}, {RowOperation::kSwiglu, 28, 9},
+                {RowOperation::kSwiglu, 107, 7}, {RowOperation::kSwiglu, 28, 10},
+                {RowOperation::kNorm, 1, 12},    {RowOperation::kNorm, 20, 8},
+                {RowOperation::kNorm, 36, 4},    {RowOperation::kNorm, 1, 13}};
+  for (const auto& t : kTests) {
+    SCOPED_TRACE(::testing::Message() << t.m << " x 2^" << t.log2);
+    Rows rows;
+    rows.element = Element::kFloat32;
+    rows.operation = t.operation;
+    rows.n = t.m << t.log2;
+    rows.stride = 2 * rows.n;
+    rows.eps = 1e-5F;
+    const std::vector<double> factor = random_factor(t.m, t.m != 107);
+    const auto words = rotation_factor(factor, t.m, t.log2, 1, rows.rotation);
+    ASSERT_TRUE(words.ok());
+    const DeviceBuffer<uint32_t> device_words(*words);
+    rows.rotation.factor = device_words.get();
+    const DeviceBuffer<float> x(normals(static_cast<size_t>(kMany) * 2 * rows.n));
+    const auto run = [&](int first, int count) {
+      DeviceBuffer<uint8_t> codes(static_cast<size_t>(count) * rows.n);
+      DeviceBuffer<float> scales(static_cast<size_t>(count));
+      rows.x = x.get() + static_cast<size_t>(first) * rows.stride;
+      rows.second = x.get() + static_cast<size_t>(first) * rows.stride + rows.n;
+      rows.rows = count;
+      rows.quant = {4, false, 0.9F, codes.get(), scales.get()};
+      EXPECT_TRUE(quantize_rows(rows, nullptr).ok());
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      return std::pair(codes.download(), scales.download());
+    };
+    const auto [all_codes, all_scales] = run(0, kMany);
+    for (const int first : {0, 17, 39}) {
+      const auto [codes, scales] = run(first, 1);
+      EXPECT_EQ(scales[0], all_scales[first]);
+      EXPECT_TRUE(std::ranges::equal(
+          codes, std::span(all_codes).subspan(static_cast<size_t>(first) * rows.n, rows.n)));
+    }
+  }
 }
 
 TEST(FusedRows, NormWithRotation) {
@@ -235,9 +266,15 @@ TEST(FusedRows, NormWithRotation) {
                  {1, 12}, {20, 8}, {12, 9}, {1, 13}, {1, 8}};
   for (const auto& w : kWidths) {
     const int n = w.m << w.log2;
-    expect_rows({n, Operation::kNorm, {w.m, w.log2}});
-    expect_rows(
-        {n, Operation::kResidualNorm, {w.m, w.log2, 1, true, true}, Element::kFloat32, 8, false});
+    expect_rows({n, RowOperation::kNorm, {w.m, w.log2}});
+    expect_rows({n,
+                 RowOperation::kNorm,
+                 {w.m, w.log2, 1, true, true},
+                 Element::kFloat32,
+                 8,
+                 false,
+                 100,
+                 false});
   }
 }
 
@@ -248,7 +285,7 @@ TEST(FusedRows, AcrossHeads) {
   } kHeads[] = {{36, 0, 16},  {28, 0, 128}, {1, 5, 128}, {1, 6, 128},
                 {20, 1, 128}, {12, 0, 64},  {1, 3, 80},  {28, 0, 32}};
   for (const auto& h : kHeads) {
-    expect_rows({(h.m << h.log2) * h.inner, Operation::kPlain, {h.m, h.log2, h.inner}});
+    expect_rows({(h.m << h.log2) * h.inner, RowOperation::kPlain, {h.m, h.log2, h.inner}});
   }
 }
 
@@ -256,7 +293,7 @@ TEST(FusedRows, SaysWhatItHasNotGot) {
   Rows rows;
   rows.rows = 1;
   rows.n = 24;
-  EXPECT_EQ(rotate_quantize(rows, nullptr, nullptr).error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(quantize_rows(rows, nullptr).error().code(), ErrorCode::kInvalidArgument);
   RowRotation rotation;
   EXPECT_EQ(rotation_factor(random_factor(12, true), 12, 1, 1, rotation).error().code(),
             ErrorCode::kUnsupported);

@@ -59,6 +59,10 @@ struct CacheWriter {
   int table_stride = 0;
 };
 
+// Whether there are kernels for these; kUnsupported or kInvalidArgument, saying what.
+Status check_heads(const HeadBatch& batch, const Rotary& rotary, const HeadRotation& rotation,
+                   const CacheWriter& cache);
+
 // q_out [token][query_head][head_dim] float16: norm, rotary, then H. The cache gets norm, rotary,
 // H, − centre, quantised, of k; − centre, quantised, of v.
 Status rotate_and_append(const HeadBatch& batch, const Rotary& rotary, const HeadRotation& rotation,

@@ -20,36 +20,55 @@ namespace quarot::cuda {
 inline constexpr int kPadding = 16;
 __host__ __device__ constexpr int plane_pitch(int columns) { return 2 * columns + kPadding; }
 __host__ __device__ constexpr int code_pitch(int columns) { return columns + kPadding; }
+// Both planes, of high and of low terms.
+__host__ __device__ constexpr int plane_bytes(const RowRotation& rotation) {
+  return 2 * ((rotation.m + 15) / 16) * 16 * plane_pitch(rotation.columns);
+}
+__host__ __device__ constexpr int factor_bytes(const RowRotation& rotation) {
+  const int tiles = (rotation.m + 15) / 16;
+  return rotation.terms * tiles * tiles * 512;
+}
+// The rotation's tables into L2, before begin_early, by a block of kMaxRowThreads.
+__device__ __forceinline__ void prefetch_rotation(const RowRotation& rotation) {
+  prefetch_bytes<kMaxRowThreads>(rotation.factor, factor_bytes(rotation));
+  prefetch_bytes<kMaxRowThreads>(kWalshTable.fragment[rotation.walsh_bits],
+                                 sizeof(kWalshTable.fragment[0]));
+}
+// What the squares of a row's vectors take, where it is normed.
+__host__ __device__ constexpr int square_bytes(const Rows& rows) {
+  return rows.operation == RowOperation::kNorm ? (rows.n / kVector + 3) / 4 * 16 : 0;
+}
 
 template <typename In, int kVectors>
-__device__ __forceinline__ void load_row(const RowArgs& args, int row,
-                                         float (&x)[kVectors][kVector], float& squares) {
-  constexpr int kBatch = kVectors == 8 ? 4 : kVectors == 4 ? 2 : kVectors;  // by registers
+__device__ __forceinline__ void load_row(const Rows& args, int row, float (&x)[kVectors][kVector],
+                                         float* squares) {
+  // How many are under way, by registers.
+  constexpr int kBatch = kVectors <= 2       ? kVectors
+                         : sizeof(In) == 4   ? 1
+                         : kVectors % 4 == 0 ? kVectors / 2
+                                             : kVectors;
   static_assert(kVectors % kBatch == 0);
 #pragma unroll
   for (int base = 0; base < kVectors; base += kBatch) {
     RawRow<In, kBatch> raw;
     raw.load(args, row, base);
-    raw.expand(args, row, base, x, squares);
+    raw.expand(args, base, x + base, squares);
   }
 }
 
+// Row `row` of args, quantised into `out`; `squares` has room for a float a vector. Returns the
+// scale.
 template <typename In, int kVectors>
-__global__ void __launch_bounds__(kMaxRowThreads) quantize_kernel(const RowArgs args) {
-  __shared__ MaxAndSum slots[kMaxRowThreads / 32];
-  begin_early();
-  const int row = blockIdx.x;
+__device__ __forceinline__ float quantize_row(const Rows& args, int row, float* squares,
+                                              uint8_t* out) {
+  __shared__ float slots[kMaxRowThreads / 32];
   float x[kVectors][kVector];
-  float squares = 0;
   load_row<In>(args, row, x, squares);
   float top = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) top = fmaxf(top, largest(x[i]));
-  const MaxAndSum all = reduce_block<true>(slots, top, squares);
-  const RowQuantizer quantizer(args.quant, norm_factor(args, all.sum), all.top);
-  if (threadIdx.x == 0) args.quant.scales[row] = quantizer.scale();
-  auto* out = static_cast<uint8_t*>(args.quant.values) +
-              static_cast<size_t>(row) * args.n / (args.quant.pack_int4 ? 2 : 1);
+  top = largest_of_block(slots, top);
+  const RowQuantizer quantizer(args.quant, norm_factor(args, squares), top);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int at = element_of(i);
@@ -70,6 +89,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) quantize_kernel(const RowArgs 
           packed;
     }
   }
+  return quantizer.scale();
 }
 
 // Which row of [m][columns] element `at` is in: at / columns.
@@ -79,19 +99,16 @@ __device__ __forceinline__ int matrix_row(const RowRotation& rotation, int at) {
 
 // Writes a row of int8 codes that lie in shared memory, rows of [m][columns] kPadding bytes apart,
 // as the row of the output.
-__device__ __forceinline__ void store_codes(const RowArgs& args, int row, const uint8_t* codes) {
+__device__ __forceinline__ void store_codes(const Rows& args, const uint8_t* codes, uint8_t* out) {
   const auto piece = [&](int at) {
     return *reinterpret_cast<const uint4*>(codes + at + matrix_row(args.rotation, at) * kPadding);
   };
-  auto* out = static_cast<uint8_t*>(args.quant.values);
   if (!args.quant.pack_int4) {
-    out += static_cast<size_t>(row) * args.n;
     for (int at = 16 * threadIdx.x; at < args.n; at += 16 * blockDim.x) {
       *reinterpret_cast<uint4*>(out + at) = piece(at);
     }
     return;
   }
-  out += static_cast<size_t>(row) * args.n / 2;
   for (int at = 32 * threadIdx.x; at < args.n; at += 32 * blockDim.x) {
     const uint4 low = piece(at);
     const uint4 high = piece(at + 16);
@@ -145,20 +162,50 @@ struct Planes {
       *reinterpret_cast<uint4*>(to + bytes) = l;
     }
   }
+  // Until they can be stored so, floats may wait where they will be: their upper halves in the one
+  // plane, their lower halves in the other.
+  __device__ void keep(int at, int row, const float (&x)[kVector]) {
+    uint32_t h[4];
+    uint32_t l[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t a = __float_as_uint(x[2 * i]);
+      const uint32_t b = __float_as_uint(x[2 * i + 1]);
+      h[i] = __byte_perm(a, b, 0x7632);
+      l[i] = __byte_perm(a, b, 0x5410);
+    }
+    uint8_t* to = high + 2 * at + row * kPadding;
+    *reinterpret_cast<uint4*>(to) = {h[0], h[1], h[2], h[3]};
+    *reinterpret_cast<uint4*>(to + bytes) = {l[0], l[1], l[2], l[3]};
+  }
+  __device__ void take(int at, int row, float (&x)[kVector]) const {
+    const uint8_t* from = high + 2 * at + row * kPadding;
+    const auto h = *reinterpret_cast<const uint4*>(from);
+    const auto l = *reinterpret_cast<const uint4*>(from + bytes);
+    const uint32_t hs[4] = {h.x, h.y, h.z, h.w};
+    const uint32_t ls[4] = {l.x, l.y, l.z, l.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[2 * i] = __uint_as_float(__byte_perm(ls[i], hs[i], 0x5410));
+      x[2 * i + 1] = __uint_as_float(__byte_perm(ls[i], hs[i], 0x7632));
+    }
+  }
 };
 
 // A warp has kTilesM row tiles by kTilesN column tiles, 16 × 16 each, of F · X. Tiles past the end
 // are the last ones once more: computed and written twice, with the same values.
 template <int kTilesM, int kTilesN>
 struct WarpTiles {
+  // Of the factor, whose loads are under way at once.
+  static constexpr int kSteps = kTilesM * kTilesN == 1 ? 4 : 1;
+
   int tiles_m;
   int tiles_n;
   int first_m;
   int first_n;
 
-  __device__ explicit WarpTiles(const RowRotation& rotation)
+  __device__ WarpTiles(const RowRotation& rotation, int warp)
       : tiles_m((rotation.m + 15) / 16), tiles_n(rotation.columns / 16) {
-    const int warp = threadIdx.x / 32;
     const int warps_n = (tiles_n + kTilesN - 1) / kTilesN;
     first_m = warp / warps_n * kTilesM;
     first_n = warp % warps_n * kTilesN;
@@ -181,24 +228,32 @@ struct WarpTiles {
     for (int j = 0; j < kTilesN; ++j) {
       column[j] = shared_address(x.high) + lane % 16 * x.pitch + (n(j) * 16 + lane / 16 * 8) * 2;
     }
-    for (int step = 0; step < tiles_m; ++step) {
-      uint32_t a[kTilesM][4];
-      load(factor, step, a);
-      uint32_t high[kTilesN][4];
+    for (int first = 0; first < tiles_m; first += kSteps) {
+      uint32_t a[kSteps][kTilesM][4];
 #pragma unroll
-      for (int j = 0; j < kTilesN; ++j) {
-        load_matrix_x4_transposed(high[j], column[j] + step * 16 * x.pitch);
-        multiply_tile(a, high[j], y, j);
-        if constexpr (!kExact) {
-          uint32_t low[4];
-          load_matrix_x4_transposed(low, column[j] + step * 16 * x.pitch + x.bytes);
-          multiply_tile(a, low, y, j);
+      for (int i = 0; i < kSteps; ++i) load(factor, min(first + i, tiles_m - 1), a[i]);
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int step = first + i;
+        if (step >= tiles_m) break;
+        uint32_t b[4];
+#pragma unroll
+        for (int j = 0; j < kTilesN; ++j) {
+          load_matrix_x4_transposed(b, column[j] + step * 16 * x.pitch);
+          multiply_tile(a[i], b, y, j);
+          if constexpr (!kExact) {
+            load_matrix_x4_transposed(b, column[j] + step * 16 * x.pitch + x.bytes);
+            multiply_tile(a[i], b, y, j);
+          }
+        }
+        if (rotation.terms == 1) continue;
+        load(factor, step + tiles_m * tiles_m, a[i]);
+#pragma unroll
+        for (int j = 0; j < kTilesN; ++j) {
+          load_matrix_x4_transposed(b, column[j] + step * 16 * x.pitch);
+          multiply_tile(a[i], b, y, j);
         }
       }
-      if (rotation.terms == 1) continue;
-      load(factor, step + tiles_m * tiles_m, a);
-#pragma unroll
-      for (int j = 0; j < kTilesN; ++j) multiply_tile(a, high[j], y, j);
     }
   }
 
@@ -221,18 +276,14 @@ struct WarpTiles {
   }
 };
 
+// The row up to where the factor comes, in the planes. Returns the power of two it was scaled by.
 // kExact: the elements are bf16 as loaded, with nothing multiplied in.
-template <typename In, bool kExact, int kTilesM, int kTilesN>
-__global__ void __launch_bounds__(kMaxRowThreads, kTilesM* kTilesN > 4 ? 1 : 2)
-    rotate_kernel(const RowArgs args) {
-  constexpr int kVectors = kTilesM * kTilesN;
-  extern __shared__ __align__(16) uint8_t shared[];
-  __shared__ MaxAndSum slots[2][kMaxRowThreads / 32];
-  begin_early();
+template <typename In, bool kExact, int kVectors>
+__device__ __forceinline__ float fill_planes(const Rows& args, int row, uint8_t* shared,
+                                             float* squares) {
+  __shared__ float slots[kMaxRowThreads / 32];
   const RowRotation& rotation = args.rotation;
-  const int row = blockIdx.x;
   float x[kVectors][kVector];
-  float squares = 0;
   load_row<In>(args, row, x, squares);
   float top = 0;
 #pragma unroll
@@ -242,8 +293,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, kTilesM* kTilesN > 4 ? 1 : 2)
     }
     top = fmaxf(top, largest(x[i]));
   }
-  const MaxAndSum all = reduce_block<true>(slots[0], top, squares);
-  const float range = range_scale(all.top);
+  const float range = range_scale(largest_of_block(slots, top));
 
   if (rotation.walsh_bits > 0) {
     Planes<false> planes(shared, rotation);
@@ -268,8 +318,24 @@ __global__ void __launch_bounds__(kMaxRowThreads, kTilesM* kTilesN > 4 ? 1 : 2)
     }
   }
   __syncthreads();
+  return range;
+}
 
-  const WarpTiles<kTilesM, kTilesN> tiles(rotation);
+// What the factor's products with those planes are of the result, but for the norm.
+__device__ __forceinline__ float plane_unit(const RowRotation& rotation, float range) {
+  const float walsh_unit = rotation.walsh_bits > 0 ? 16.0F : 1.0F;
+  return rotation.scale * walsh_unit * inverse_range(range);
+}
+
+// As quantize_row, with the rotation; `shared` has room for the planes.
+template <typename In, bool kExact, int kTilesM, int kTilesN>
+__device__ __forceinline__ float rotate_row(const Rows& args, int row, uint8_t* shared,
+                                            float* squares, uint8_t* out) {
+  constexpr int kVectors = kTilesM * kTilesN;
+  __shared__ float slots[kMaxRowThreads / 32];
+  const RowRotation& rotation = args.rotation;
+  const float range = fill_planes<In, kExact, kVectors>(args, row, shared, squares);
+  const WarpTiles<kTilesM, kTilesN> tiles(rotation, threadIdx.x / 32);
   const bool busy = tiles.first_m < tiles.tiles_m;
   float y[kTilesM][kTilesN][2][4] = {};
   if (busy) {
@@ -280,14 +346,11 @@ __global__ void __launch_bounds__(kMaxRowThreads, kTilesM* kTilesN > 4 ? 1 : 2)
     }
   }
 
-  const float walsh_unit = rotation.walsh_bits > 0 ? 16.0F : 1.0F;
-  const float factor =
-      norm_factor(args, all.sum) * (rotation.scale * walsh_unit) * inverse_range(range);
-  top = 0;
+  const float factor = norm_factor(args, squares) * plane_unit(rotation, range);
+  float top = 0;
 #pragma unroll
   for (int i = 0; i < kVectors * 2; ++i) top = fmaxf(top, largest((&y[0][0][0])[i]));
-  const RowQuantizer quantizer(args.quant, factor, reduce_block<false>(slots[1], top, 0).top);
-  if (threadIdx.x == 0) args.quant.scales[row] = quantizer.scale();
+  const RowQuantizer quantizer(args.quant, factor, largest_of_block(slots, top));
   const int codes = code_pitch(rotation.columns);
   if (busy) {
     const int lane = threadIdx.x % 32;
@@ -304,7 +367,37 @@ __global__ void __launch_bounds__(kMaxRowThreads, kTilesM* kTilesN > 4 ? 1 : 2)
     }
   }
   __syncthreads();
-  store_codes(args, row, shared);
+  store_codes(args, shared, out);
+  return quantizer.scale();
+}
+
+__device__ __forceinline__ uint8_t* output_row(const Rows& args, int row) {
+  return static_cast<uint8_t*>(args.quant.values) +
+         static_cast<size_t>(row) * args.n / (args.quant.pack_int4 ? 2 : 1);
+}
+
+template <typename In, int kVectors>
+__global__ void __launch_bounds__(kMaxRowThreads) quantize_kernel(const Rows args) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  begin_early();
+  wait_early();
+  const int row = blockIdx.x;
+  const float scale = quantize_row<In, kVectors>(args, row, reinterpret_cast<float*>(shared),
+                                                 output_row(args, row));
+  if (threadIdx.x == 0) args.quant.scales[row] = scale;
+}
+
+template <typename In, bool kExact, int kTilesM, int kTilesN>
+__global__ void __launch_bounds__(kMaxRowThreads, kTilesM* kTilesN > 4 ? 1 : 2)
+    rotate_kernel(const Rows args) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  begin_early();
+  wait_early();
+  const int row = blockIdx.x;
+  auto* squares = reinterpret_cast<float*>(shared + plane_bytes(args.rotation));
+  const float scale =
+      rotate_row<In, kExact, kTilesM, kTilesN>(args, row, shared, squares, output_row(args, row));
+  if (threadIdx.x == 0) args.quant.scales[row] = scale;
 }
 
 }  // namespace quarot::cuda

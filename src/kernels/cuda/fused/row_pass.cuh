@@ -14,20 +14,6 @@
 
 namespace quarot::cuda {
 
-enum class RowOperation { kPlain, kNorm, kSwiglu };
-
-struct RowArgs {
-  RowOperation operation;
-  void* x;             // or gate
-  const void* second;  // delta, or up
-  int64_t stride;      // of both, in elements
-  const float* gain;
-  float eps;
-  int n;
-  RowRotation rotation;
-  RowQuant quant;
-};
-
 inline constexpr int kMaxRowThreads = 512;
 inline constexpr int kVector = 8;
 
@@ -46,11 +32,6 @@ struct RawVector<float> {
     x[0] = v[0].x, x[1] = v[0].y, x[2] = v[0].z, x[3] = v[0].w;
     x[4] = v[1].x, x[5] = v[1].y, x[6] = v[1].z, x[7] = v[1].w;
   }
-  // Stores x, rounded to what is stored: the next reader of the residual sees the same.
-  __device__ static void store(float* p, float (&x)[kVector]) {
-    reinterpret_cast<float4*>(p)[0] = {x[0], x[1], x[2], x[3]};
-    reinterpret_cast<float4*>(p)[1] = {x[4], x[5], x[6], x[7]};
-  }
 };
 template <>
 struct RawVector<__nv_bfloat16> {
@@ -64,17 +45,6 @@ struct RawVector<__nv_bfloat16> {
       x[2 * i] = __uint_as_float(words[i] << 16);
       x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000U);
     }
-  }
-  __device__ static void store(__nv_bfloat16* p, float (&x)[kVector]) {
-    uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
-      words[i] = reinterpret_cast<const uint32_t&>(pair);
-    }
-    const RawVector stored{{words[0], words[1], words[2], words[3]}};
-    *reinterpret_cast<uint4*>(p) = stored.v;
-    stored.expand(x);
   }
 };
 
@@ -95,7 +65,7 @@ struct RawRow {
   RawVector<In> x[kCount];
   RawVector<In> second[kCount];
 
-  __device__ void load(const RowArgs& args, int row, int base) {
+  __device__ void load(const Rows& args, int row, int base) {
     const In* from = static_cast<const In*>(args.x) + row * args.stride;
     const In* also = static_cast<const In*>(args.second) + row * args.stride;
 #pragma unroll
@@ -104,34 +74,28 @@ struct RawRow {
       const int at = element_of(base + i);
       if (at >= args.n) continue;
       x[i].load(from + at);
-      if (args.second != nullptr) second[i].load(also + at);
+      if (args.operation == RowOperation::kSwiglu) second[i].load(also + at);
     }
   }
   // The elements with the operation applied, but for the norm's factor; zeros past the row's end.
-  // Adds the squares of what is normed to `squares`; writes back a sum with delta.
-  template <int kVectors>
-  __device__ void expand(const RowArgs& args, int row, int base, float (&out)[kVectors][kVector],
-                         float& squares) const {
+  // squares[v]: the sum of those of vector v, where they are normed.
+  __device__ void expand(const Rows& args, int base, float (*out)[kVector], float* squares) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      float(&e)[kVector] = out[base + i];
+      float(&e)[kVector] = out[i];
       x[i].expand(e);
-      float other[kVector];
-      second[i].expand(other);
       const int at = element_of(base + i);
       if (args.operation == RowOperation::kSwiglu) {
+        float other[kVector];
+        second[i].expand(other);
 #pragma unroll
         for (int j = 0; j < kVector; ++j) e[j] = silu(e[j]) * other[j];
-      } else if (args.second != nullptr) {
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) e[j] += other[j];
-        if (at < args.n) {
-          RawVector<In>::store(static_cast<In*>(args.x) + row * args.stride + at, e);
-        }
       }
-      if (args.operation == RowOperation::kNorm) {
+      if (args.operation == RowOperation::kNorm && at < args.n) {
+        float sum = 0;
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) squares += e[j] * e[j];
+        for (int j = 0; j < kVector; ++j) sum = __fmaf_rn(e[j], e[j], sum);
+        squares[at / kVector] = sum;
       }
       if (args.gain != nullptr && at < args.n) {
         RawVector<float> raw;
@@ -153,37 +117,26 @@ __device__ __forceinline__ float largest(const float (&x)[kCount]) {
   return top;
 }
 
-__device__ __forceinline__ float norm_factor(const RowArgs& args, float squares) {
-  if (args.operation != RowOperation::kNorm) return 1;
-  return rsqrtf(__fdividef(squares, static_cast<float>(args.n)) + args.eps);
-}
-
-// Over the block, for every thread: the largest (of what is not negative) and the sum. Warps add up
-// in a fixed order. Each call of a kernel has its own slots, so that one barrier is enough.
-struct MaxAndSum {
-  float top;
-  float sum;
-};
-template <bool kSum>
-__device__ __forceinline__ MaxAndSum reduce_block(MaxAndSum (&slots)[kMaxRowThreads / 32],
-                                                  float top, float sum) {
+// Over the block, for every thread, of what is not negative. Each call of a kernel has its own
+// slots, so that one barrier is enough.
+__device__ __forceinline__ float largest_of_block(float (&slots)[kMaxRowThreads / 32], float top) {
   top = __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(top)));
-  if constexpr (kSum) {
-#pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(~0U, sum, lane);
-  }
-  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = {top, sum};
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = top;
   __syncthreads();
   const unsigned lane = threadIdx.x % 32;
-  MaxAndSum all = lane < blockDim.x / 32 ? slots[lane] : MaxAndSum{0, 0};
-  all.top = __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(all.top)));
-  if constexpr (kSum) {
-    static_assert(kMaxRowThreads / 32 <= 16);
+  const float other = lane < blockDim.x / 32 ? slots[lane] : 0;
+  return __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(other)));
+}
+
+// By each warp for itself, from the squares of the row's vectors: the same order, and so the same
+// bits, however many threads the block has.
+__device__ __forceinline__ float norm_factor(const Rows& args, const float* squares) {
+  if (args.operation != RowOperation::kNorm) return 1;
+  float sum = 0;
+  for (int v = threadIdx.x % 32; v < args.n / kVector; v += 32) sum += squares[v];
 #pragma unroll
-    for (int other = 8; other > 0; other /= 2) all.sum += __shfl_xor_sync(~0U, all.sum, other);
-    all.sum = __shfl_sync(~0U, all.sum, 0);
-  }
-  return all;
+  for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(~0U, sum, lane);
+  return rsqrtf(__fadd_rn(__fdividef(sum, static_cast<float>(args.n)), args.eps));
 }
 
 // a / n, correctly rounded, for an integer n below 2²³ (Markstein 1990: with the correctly rounded

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/early_launch.cuh"
-#include "kernels/cuda/fused/rotate.cuh"
+#include "kernels/cuda/fused/rotate_cluster.cuh"
 
 namespace quarot::cuda {
 namespace {
@@ -35,49 +35,64 @@ Status too_wide(const Rows& r) {
 }
 
 template <typename Kernel>
-Status launch(Kernel kernel, const RowArgs& args, int rows, int threads, int shared,
-              cudaStream_t stream) {
-  return launch_early("fused", kernel, dim3(static_cast<unsigned>(rows)), threads, shared, stream,
-                      args);
+Status launch(Kernel kernel, const Rows& rows, int threads, int shared, cudaStream_t stream) {
+  return launch_early("fused", kernel, dim3(static_cast<unsigned>(rows.rows)), threads, shared,
+                      stream, rows);
 }
 
 template <typename In>
-Status quantize(const RowArgs& args, const Rows& rows, cudaStream_t stream) {
+Status quantize(const Rows& rows, cudaStream_t stream) {
   const int vectors = ceil_div(rows.n, kVector);
+  const int squares = square_bytes(rows);
   for (const int threads : {128, 256, kMaxRowThreads}) {
     const int each = ceil_div(vectors, threads);
     if (each <= 1)
-      return launch(quantize_kernel<In, 1>, args, rows.rows, ceil_div(vectors, 32) * 32, 0, stream);
-    if (each <= 2) return launch(quantize_kernel<In, 2>, args, rows.rows, threads, 0, stream);
-    if (each <= 4) return launch(quantize_kernel<In, 4>, args, rows.rows, threads, 0, stream);
+      return launch(quantize_kernel<In, 1>, rows, ceil_div(vectors, 32) * 32, squares, stream);
+    if (each <= 2) return launch(quantize_kernel<In, 2>, rows, threads, squares, stream);
+    if (each <= 4) return launch(quantize_kernel<In, 4>, rows, threads, squares, stream);
     if (each <= 8 && threads == kMaxRowThreads) {
-      return launch(quantize_kernel<In, 8>, args, rows.rows, threads, 0, stream);
+      return launch(quantize_kernel<In, 8>, rows, threads, squares, stream);
     }
   }
   return too_wide(rows);
 }
 
 template <typename In, bool kExact, int kTilesM, int kTilesN>
-Status launch_rotate(const RowArgs& args, int rows, int warps, cudaStream_t stream) {
-  const RowRotation& r = args.rotation;
+Status launch_rotate(const Rows& rows, int warps, cudaStream_t stream) {
   const auto kernel = rotate_kernel<In, kExact, kTilesM, kTilesN>;
-  const int planes = kExact && r.walsh_bits == 0 ? 1 : 2;
-  const int shared = planes * ceil_div(r.m, 16) * 16 * plane_pitch(r.columns);
+  const int shared = plane_bytes(rows.rotation) + square_bytes(rows);
   QUAROT_RETURN_IF_ERROR(check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "fused"));
-  return launch(kernel, args, rows, 32 * warps, shared, stream);
+  return launch(kernel, rows, 32 * warps, shared, stream);
+}
+
+// Whether a row is better shared out among the blocks of a cluster.
+bool suits_cluster(const Rows& rows, const Device& device) {
+  constexpr int kFewRows = 16;  // as many clusters as there is room for
+  const RowRotation& r = rows.rotation;
+  return device.capability >= 90 && rows.rows <= kFewRows && rows.element == Element::kFloat32 &&
+         !rows.quant.pack_int4 && ceil_div(r.m, 16) * (r.columns / 16) <= kClusterWarps;
+}
+
+Status launch_cluster(const Rows& rows, cudaStream_t stream) {
+  const auto kernel = rotate_cluster_kernel;
+  const int shared = plane_bytes(rows.rotation) + square_bytes(rows);
+  QUAROT_RETURN_IF_ERROR(check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "fused"));
+  return launch_early("fused", kernel, dim3(static_cast<unsigned>(rows.rows * kClusterBlocks)),
+                      kMaxRowThreads, shared, stream, rows, kClusterBlocks);
 }
 
 // The first of the shapes a warp's tiles can have with which the row needs few enough warps, in the
 // order that measured best.
 template <typename In, bool kExact>
-Status rotate(const RowArgs& args, const Rows& rows, cudaStream_t stream) {
+Status rotate(const Rows& rows, cudaStream_t stream) {
   const RowRotation& r = rows.rotation;
   std::optional<Status> launched;
   const auto attempt = [&]<int kTilesM, int kTilesN>(int most_warps) {
     const int warps = ceil_div(ceil_div(r.m, 16), kTilesM) * ceil_div(r.columns / 16, kTilesN);
     if (launched || warps > most_warps) return;
-    launched = launch_rotate<In, kExact, kTilesM, kTilesN>(args, rows.rows, warps, stream);
+    launched = launch_rotate<In, kExact, kTilesM, kTilesN>(rows, warps, stream);
   };
   const int tiles_m = ceil_div(r.m, 16);
   if (tiles_m <= 2) attempt.template operator()<1, 4>(8);
@@ -96,55 +111,26 @@ Status rotate(const RowArgs& args, const Rows& rows, cudaStream_t stream) {
 }
 
 template <typename In>
-Status dispatch(const RowArgs& args, const Rows& rows, cudaStream_t stream) {
-  if (rows.rotation.m == 0) return quantize<In>(args, rows, stream);
+Status dispatch(const Rows& rows, cudaStream_t stream) {
+  if (rows.rotation.m == 0) return quantize<In>(rows, stream);
   if constexpr (std::is_same_v<In, __nv_bfloat16>) {
-    if (args.operation != RowOperation::kSwiglu && args.gain == nullptr) {
-      return rotate<In, true>(args, rows, stream);
+    if (rows.operation != RowOperation::kSwiglu && rows.gain == nullptr) {
+      return rotate<In, true>(rows, stream);
     }
   }
-  return rotate<In, false>(args, rows, stream);
-}
-
-Status run(RowArgs args, const Rows& rows, cudaStream_t stream) {
-  QUAROT_RETURN_IF_ERROR(check_rows(rows));
-  args.n = rows.n;
-  args.rotation = rows.rotation;
-  args.quant = rows.quant;
-  return rows.element == Element::kFloat32 ? dispatch<float>(args, rows, stream)
-                                           : dispatch<__nv_bfloat16>(args, rows, stream);
+  return rotate<In, false>(rows, stream);
 }
 
 }  // namespace
 
-Status norm_quantize(const Rows& rows, void* x, const void* delta, const float* gain, float eps,
-                     cudaStream_t stream) {
-  RowArgs args{};
-  args.operation = RowOperation::kNorm;
-  args.x = x;
-  args.second = delta;
-  args.stride = rows.n;
-  args.gain = gain;
-  args.eps = eps;
-  return run(args, rows, stream);
-}
-
-Status swiglu_quantize(const Rows& rows, const void* gate, const void* up, int64_t stride,
-                       cudaStream_t stream) {
-  RowArgs args{};
-  args.operation = RowOperation::kSwiglu;
-  args.x = const_cast<void*>(gate);
-  args.second = up;
-  args.stride = stride;
-  return run(args, rows, stream);
-}
-
-Status rotate_quantize(const Rows& rows, const void* x, cudaStream_t stream) {
-  RowArgs args{};
-  args.operation = RowOperation::kPlain;
-  args.x = const_cast<void*>(x);
-  args.stride = rows.n;
-  return run(args, rows, stream);
+Status quantize_rows(const Rows& rows, cudaStream_t stream) {
+  QUAROT_RETURN_IF_ERROR(check_rows(rows));
+  QUAROT_ASSIGN_OR_RETURN(const Device device, current_device());
+  if (rows.rotation.m > 0 && suits_cluster(rows, device)) {
+    return launch_cluster(rows, stream);
+  }
+  return rows.element == Element::kFloat32 ? dispatch<float>(rows, stream)
+                                           : dispatch<__nv_bfloat16>(rows, stream);
 }
 
 }  // namespace quarot::cuda

@@ -26,16 +26,16 @@ Status check_shape(const Gemm& p) {
 }
 
 Status check_pointers(const Gemm& p) {
-  const bool scales = p.output_type != GemmOutput::kInt32;
+  const bool scales = p.output_type != GemmOutput::kInt32 && p.rows == nullptr;
   const struct {
     const char* name;
     const void* pointer;
     bool required;
-  } operands[] = {{"activations", p.activations, true},
+  } operands[] = {{"activations", p.activations, p.rows == nullptr},
                   {"weight", p.weight, true},
                   {"output", p.output, true},
                   {"activation_scales", p.activation_scales, scales},
-                  {"weight_scales", p.weight_scales, scales},
+                  {"weight_scales", p.weight_scales, p.output_type != GemmOutput::kInt32},
                   {"bias", p.bias, false},
                   {"residual", p.residual, false},
                   {"workspace", p.workspace, false}};
@@ -52,6 +52,7 @@ Status check_pointers(const Gemm& p) {
 }
 
 GemmPath best_path(const Gemm& p, const Device& device) {
+  if (p.rows != nullptr) return GemmPath::kStream;
   if (p.activations_type == GemmActivations::kInt4) return GemmPath::kInt4Mma;
   constexpr int64_t kWgmmaRows = 17;  // from here on wgmma is the faster of the two, by measurement
   if (device.capability == 90 && p.m >= kWgmmaRows) return GemmPath::kWgmma;
@@ -75,6 +76,11 @@ Status check_path(const Gemm& p, const Device& device, GemmPath path) {
     return error(ErrorCode::kInvalidArgument,
                  "gemm: streaming takes up to {} tokens and a workspace; m = {}, workspace {}",
                  kStreamRows, p.m, p.workspace);
+  }
+  if (p.rows != nullptr && (path != GemmPath::kStream || p.m != 1 || p.rows->n != p.k ||
+                            p.output_type != GemmOutput::kFloat32 || !gemm_quantizes(*p.rows))) {
+    return error(ErrorCode::kUnsupported,
+                 "gemm: only the streaming path, of one row, to float32, quantises it itself");
   }
   return {};
 }

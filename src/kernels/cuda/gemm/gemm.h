@@ -10,6 +10,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/fused/fused.h"
 #include "quarot/status.h"
 
 namespace quarot::cuda {
@@ -44,6 +45,9 @@ struct Gemm {
   GemmActivations activations_type = GemmActivations::kInt8;
   const void* activations = nullptr;         // [m, k]
   const float* activation_scales = nullptr;  // [m]
+  // In place of both: a row that kStream quantises on the way, as gemm_quantizes allows (its own
+  // quant.values and quant.scales are not written); m = 1, k its width.
+  const Rows* rows = nullptr;
   // [n, k], as pack_weight of packed.h lays it out. Its first reads may come before the kernel just
   // before in the stream has finished: that one must not write it.
   const void* weight = nullptr;
@@ -59,6 +63,10 @@ struct Gemm {
 
 // How 4-bit activations should be written for the current device's fastest path.
 Result<GemmActivations> gemm_activations(int64_t m, int64_t k);
+
+// Whether a product can make its activations of these rows itself: where the current device's blocks
+// have room for it.
+bool gemm_quantizes(const Rows& rows);
 
 // Enough for every launch of up to m tokens and up to n output channels.
 int64_t gemm_workspace_bytes(int64_t m, int64_t n);

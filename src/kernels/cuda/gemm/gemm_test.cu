@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <tuple>
 
@@ -240,6 +242,73 @@ TEST_P(GemmTest, OutputsEqualTheReferenceBitForBit) {
         }
       }
     }
+  }
+}
+
+// A product that makes its activations itself makes what the row kernels make.
+TEST(GemmRowsTest, EqualsQuantisingFirst) {
+  if (!device_present()) GTEST_SKIP() << "no CUDA device is here";
+  constexpr struct {
+    int64_t outputs;
+    RowOperation operation;
+    int m, log2, inner;
+    bool rotates;
+  } kTests[] = {
+      {12288, RowOperation::kNorm, 1, 12, 1, false}, {960, RowOperation::kNorm, 36, 4, 1, false},
+      {1000, RowOperation::kNorm, 1, 13, 1, false},  {6144, RowOperation::kNorm, 1, 12, 1, true},
+      {960, RowOperation::kNorm, 36, 4, 1, true},    {4096, RowOperation::kPlain, 1, 5, 128, true},
+      {576, RowOperation::kPlain, 36, 0, 16, true},  {8192, RowOperation::kPlain, 1, 6, 128, true},
+      {576, RowOperation::kSwiglu, 12, 7, 1, true},  {2048, RowOperation::kSwiglu, 44, 7, 1, true},
+      {896, RowOperation::kSwiglu, 76, 6, 1, false}};
+  for (const auto& t : kTests) {
+    const int width = (t.m << t.log2) * t.inner;
+    SCOPED_TRACE(::testing::Message() << t.outputs << " of " << width);
+    const Problem problem(1, t.outputs, width, GemmActivations::kInt8, 11);
+    std::mt19937 random(12);
+    const DeviceBuffer<float> x(random_floats(2 * width, -3.0F, 3.0F, random));
+    const DeviceBuffer<float> gain(random_floats(width, 0.5F, 2.0F, random));
+    const DeviceBuffer<uint8_t> weight(problem.packed_weight);
+    const DeviceBuffer<float> weight_scales(problem.weight_scales);
+    DeviceBuffer<uint8_t> codes(static_cast<size_t>(width));
+    DeviceBuffer<float> scale(1);
+    DeviceBuffer<uint8_t> workspace(static_cast<size_t>(gemm_workspace_bytes(1, t.outputs)));
+    workspace.fill_bytes(0);
+    Rows rows;
+    rows.element = Element::kFloat32;
+    rows.rows = 1;
+    rows.n = rows.stride = width;
+    rows.operation = t.operation;
+    rows.x = x.get();
+    rows.second = x.get() + width;
+    rows.gain = t.operation == RowOperation::kNorm ? gain.get() : nullptr;
+    rows.eps = 1e-5F;
+    rows.quant = {4, false, 0.9F, codes.get(), scale.get()};
+    const std::vector<double> factor(static_cast<size_t>(t.m) * t.m, 1 / std::sqrt(t.m));
+    std::optional<DeviceBuffer<uint32_t>> words;
+    if (t.rotates) {
+      words.emplace(*rotation_factor(factor, t.m, t.log2, t.inner, rows.rotation));
+      rows.rotation.factor = words->get();
+    }
+    if (!gemm_quantizes(rows)) GTEST_SKIP() << "not on this device";
+    Gemm p = problem.arguments;
+    p.weight = weight.get();
+    p.weight_scales = weight_scales.get();
+    p.activations = codes.get();
+    p.activation_scales = scale.get();
+    p.workspace = workspace.get();
+    std::vector<float> outputs[2];
+    for (const bool itself : {false, true}) {
+      DeviceBuffer<float> output(static_cast<size_t>(t.outputs));
+      output.fill_bytes(0xff);
+      p.output = output.get();
+      p.rows = itself ? &rows : nullptr;
+      if (!itself) EXPECT_TRUE(quantize_rows(rows, nullptr).ok());
+      const Status status = gemm(p, nullptr, GemmPath::kStream);
+      ASSERT_TRUE(status.ok()) << status.error().message();
+      require(cudaDeviceSynchronize(), "gemm");
+      outputs[itself ? 1 : 0] = output.download();
+    }
+    EXPECT_EQ(outputs[0], outputs[1]);
   }
 }
 

@@ -1,0 +1,110 @@
+// The work of rotate_and_append for the one new token of each sequence, done by the blocks that
+// attend to it: a kernel less to wait for.
+#pragma once
+
+#include "kernels/cuda/attention/page_ring.cuh"
+#include "kernels/cuda/early_launch.cuh"
+#include "kernels/cuda/fused/heads.cuh"
+
+namespace quarot::cuda {
+
+__device__ __forceinline__ HeadLane head_lane(const HeadArgs& args) {
+  return {static_cast<int>(threadIdx.x) % args.lanes, args.lanes, args.cache.layout.head_dim};
+}
+__device__ __forceinline__ LaneTurn lane_turn(const HeadArgs& args, int sequence, int position,
+                                              const HeadLane& lane) {
+  const int32_t* rows = args.rotary.rows;
+  return {args.rotary, rows != nullptr ? rows[sequence] : position, lane};
+}
+__device__ __forceinline__ RawVector<float> load_head(const void* from, int64_t stride,
+                                                      int sequence, int head,
+                                                      const HeadLane& lane) {
+  RawVector<float> raw{};
+  if (lane.active()) {
+    raw.load(static_cast<const float*>(from) + sequence * stride + head * lane.dim +
+             lane.i * kVector);
+  }
+  return raw;
+}
+
+// What a block makes of the new token of its sequence.
+struct NewToken {
+  int sequence;
+  int position;
+  int first_query;
+  int queries;
+  int kv_head;   // whose key and value are wanted too, or −1
+  __half* q;     // [query][head_dim]
+  uint8_t* row;  // a tile, its first row: codes and params of key and value
+};
+
+// The warps share out the heads: queries, as many at once as a warp holds, then the key, then the
+// value.
+__device__ __forceinline__ void make_token(const HeadArgs& args, const NewToken& token) {
+  const HeadBatch& batch = args.batch;
+  const CacheWriter& cache = args.cache;
+  const HeadLane lane = head_lane(args);
+  const int at_once = 32 / args.lanes;
+  const int mine = static_cast<int>(threadIdx.x) % 32 / args.lanes;
+  const int of_queries = (token.queries + at_once - 1) / at_once;
+  const int units = of_queries + (token.kv_head < 0 ? 0 : 2);
+  const LaneTurn turn = lane_turn(args, token.sequence, token.position, lane);
+  const Walsh256 walsh(args.rotation.log2);
+  for (int unit = static_cast<int>(threadIdx.x) / 32; unit < units; unit += kAttentionWarps) {
+    float x[kVector];
+    if (unit < of_queries) {
+      const int query = min(unit * at_once + mine, token.queries - 1);
+      load_head(batch.q, batch.q_stride, token.sequence, token.first_query + query, lane).expand(x);
+      turn_head<false>(args, batch.q_gain, turn, walsh, lane, x, nullptr);
+      store_halves(lane, x, token.q + query * lane.dim);
+      continue;
+    }
+    const bool is_key = unit == of_queries;
+    load_head(is_key ? batch.k : batch.v, is_key ? batch.k_stride : batch.v_stride, token.sequence,
+              token.kv_head, lane)
+        .expand(x);
+    if (is_key) turn_head<false>(args, batch.k_gain, turn, walsh, lane, x, nullptr);
+    const int64_t page =
+        cache.page_table[static_cast<int64_t>(token.sequence) * cache.table_stride +
+                         token.position / kPageTokens];
+    auto* block = static_cast<uint8_t*>(cache.pool) +
+                  (page * batch.kv_heads + token.kv_head) * cache.layout.block_bytes();
+#pragma unroll 1
+    for (int copy = 0; copy < 2; ++copy) {
+      const bool in_cache = copy == 1;
+      uint8_t* to = in_cache ? block : token.row;
+      const int row = in_cache ? token.position % kPageTokens : 0;
+      float y[kVector];
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) y[e] = x[e];
+      if (is_key) {
+        append<Role::kKey>(cache, to, row, token.kv_head, mine == 0, lane, y);
+      } else {
+        append<Role::kValue>(cache, to, row, token.kv_head, mine == 0, lane, y);
+      }
+    }
+  }
+}
+
+// Row 0 of a tile becomes row `row` of a slice, by a warp.
+template <typename Slice>
+__device__ __forceinline__ void place_row(const uint8_t* tile, uint8_t* slice, int row) {
+  constexpr PageLayout kLayout = Slice::kLayout;
+  const auto copy = [&](int from, int to, int bytes) {
+    for (int at = 4 * (static_cast<int>(threadIdx.x) % 32); at < bytes; at += 128) {
+      *reinterpret_cast<uint32_t*>(slice + to + at) =
+          *reinterpret_cast<const uint32_t*>(tile + from + at);
+    }
+  };
+  copy(kLayout.key_row(0), kLayout.key_row(row), kLayout.key_row_bytes());
+  copy(kLayout.value_row(0), kLayout.value_row(row), kLayout.value_row_bytes());
+  for (int group = 0; group < kLayout.groups(); ++group) {
+    const int at = 4 * kTileTokens * group;
+    if (kLayout.key_groups() > 0) copy(kLayout.key_param(0) + at, kLayout.key_param(row) + at, 4);
+    if (kLayout.value_groups() > 0) {
+      copy(kLayout.value_param(0) + at, kLayout.value_param(row) + at, 4);
+    }
+  }
+}
+
+}  // namespace quarot::cuda
