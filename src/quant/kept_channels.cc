@@ -86,6 +86,7 @@ void simulate(const ActivationQuant& q, const KeptChannels& kept, const ChannelO
   high.bits = kept.bits;
   high.group = 0;
   for (const auto& [quant, channels] : {std::pair(q, order.rest()), {high, order.last()}}) {
+    if (channels.empty()) continue;
     Matrix part = gather(rows, channels);
     simulate(quant, part);
     scatter(part, channels, rows);
