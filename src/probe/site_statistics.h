@@ -4,31 +4,50 @@
 #include <array>
 #include <vector>
 
-#include "base/progress.h"
-#include "model/model.h"
-#include "runtime/simulated_backend.h"
+#include "model/space.h"
+#include "tensor/matrix.h"
 
 namespace quarot {
+
+// Where the probe looks: what the linears read, and what the cache holds.
+inline constexpr std::array kPoints = {kSites[0], kSites[1],   kSites[2],
+                                       kSites[3], Space::kKey, Space::kValue};
+
+// Above this a channel is an outlier to LLM.int8() (Dettmers et al. 2022, section 3.2).
+inline constexpr double kLoudThreshold = 6.0;
 
 struct SiteStatistics {
   double peak_over_rms = 0;  // mean over tokens of max|x| / RMS(x): about 3 for a Gaussian row
   double kurtosis = 0;       // mean x⁴ / (mean x²)², over all elements: 3 for a Gaussian
   double loudest = 0;        // the largest |x| seen
+  double norm = 0;           // Frobenius
+  double incoherence = 0;  // μ, max|x|·√elements / norm (QuIP, Chee et al. 2023, definition 1)
+  int64_t loud_channels = 0;  // with an element above kLoudThreshold
+  std::vector<double> channel_peak, channel_rms;
 };
 
-// [layer][site, in the order of kSites].
-using ModelStatistics = std::vector<std::array<SiteStatistics, kSites.size()>>;
+SiteStatistics site_statistics(ConstMatrixRef rows);
 
-// Runs the model over one window of tokens.
-Result<ModelStatistics> measure_sites(const Model& model, const std::vector<Token>& tokens,
-                                      Progress& progress);
+// μ of a matrix.
+double incoherence(ConstMatrixRef matrix);
 
-// Mean over the layers of one site.
-SiteStatistics mean_over_layers(const ModelStatistics& statistics, size_t site);
+// Mean over the layers of the first three; of `loudest` the largest.
+SiteStatistics mean_statistics(const std::vector<const SiteStatistics*>& layers);
 
-// ‖a − b‖ / ‖b‖ of the two models' logits on the tokens: how exactly a change of basis kept the
-// function.
-Result<double> relative_logit_error(const Model& changed, const Model& original,
-                                    const std::vector<Token>& tokens);
+// ‖a − b‖ / ‖b‖; 0 for b = 0.
+double relative_distance(ConstMatrixRef a, ConstMatrixRef b);
+
+// An activation far above all others of its token (Sun et al. 2024, "Massive Activations").
+struct LoudElement {
+  int64_t row = 0;
+  int64_t channel = 0;
+  double value = 0;
+  double over_median = 0;  // |x| / median |x| of the row
+
+  bool massive() const { return over_median >= 1000 && (value > 100 || value < -100); }
+};
+
+// The loudest element of each row.
+std::vector<LoudElement> loudest_of_rows(ConstMatrixRef rows);
 
 }  // namespace quarot

@@ -9,9 +9,7 @@
 namespace quarot {
 namespace {
 
-using testing::value_of;
-
-// The three numbers by their definitions, in two passes.
+// The numbers by their definitions, in two passes.
 SiteStatistics by_definition(const Matrix& rows) {
   SiteStatistics s;
   double squares = 0;
@@ -32,66 +30,76 @@ SiteStatistics by_definition(const Matrix& rows) {
                        static_cast<double>(rows.rows());
     s.loudest = std::max(s.loudest, peak);
   }
+  s.norm = std::sqrt(squares);
+  s.incoherence = s.loudest / std::sqrt(mean_square);
   return s;
 }
 
-class KeepRows final : public SiteObserver {
- public:
-  void observe(int64_t layer, Space space, ConstMatrixRef seen) override {
-    if (layer == 1 && space == Space::kFfnHidden) rows = Matrix(seen);
-  }
-  Matrix rows;
-};
-
-TEST(MeasureSites, FollowsTheDefinitions) {
-  const Model model = testing::random_model(testing::config_json(), 1);
-  const std::vector<Token> tokens = testing::random_tokens(50, 96, 2);
-  NoProgress progress;
-  const ModelStatistics statistics = value_of(measure_sites(model, tokens, progress));
-  ASSERT_EQ(statistics.size(), 2U);
-  SimulatedBackend backend(model, {});
-  KeepRows keep;
-  backend.set_observer(&keep);
-  forward(backend, {tokens, {{backend.add_sequence(), 0, 50, 0}}});
-  const SiteStatistics expected = by_definition(keep.rows);
-  const SiteStatistics& found = statistics[1][3];
+TEST(SiteStatistics, FollowTheDefinitions) {
+  Random random(1);
+  Matrix rows = testing::random_matrix(random, 40, 24, 1);
+  for (int64_t r = 0; r < 40; ++r) rows(r, 5) *= 30;
+  const SiteStatistics found = site_statistics(rows);
+  const SiteStatistics expected = by_definition(rows);
   EXPECT_NEAR(found.peak_over_rms, expected.peak_over_rms, 1e-9);
   EXPECT_NEAR(found.kurtosis, expected.kurtosis, 1e-9 * expected.kurtosis);
   EXPECT_EQ(found.loudest, expected.loudest);
-
-  const SiteStatistics mean = mean_over_layers(statistics, 3);
-  EXPECT_NEAR(mean.kurtosis, (statistics[0][3].kurtosis + statistics[1][3].kurtosis) / 2, 1e-9);
-  EXPECT_EQ(mean.loudest, std::max(statistics[0][3].loudest, statistics[1][3].loudest));
+  EXPECT_NEAR(found.norm, expected.norm, 1e-9 * expected.norm);
+  EXPECT_NEAR(found.incoherence, expected.incoherence, 1e-9 * expected.incoherence);
+  EXPECT_NEAR(incoherence(rows), expected.incoherence, 1e-9 * expected.incoherence);
 }
 
-// One channel a hundred times louder than the others is what a rotation is for.
-TEST(MeasureSites, SeesAnOutlierAndItsRotation) {
-  Model model = testing::random_model(testing::config_json({{"num_hidden_layers", 1}}), 3);
-  model.layers[0].attention_norm[5] *= 100;
-  const std::vector<Token> tokens = testing::random_tokens(100, 96, 4);
-  NoProgress progress;
-  const SiteStatistics loud = value_of(measure_sites(model, tokens, progress))[0][0];
-  EXPECT_GT(loud.kurtosis, 30);
-  EXPECT_GT(loud.peak_over_rms, 5);
-  model.online.norm_output = Orthogonal::hadamard(48);
-  const SiteStatistics calm = value_of(measure_sites(model, tokens, progress))[0][0];
-  EXPECT_LT(calm.kurtosis, 6);
-  EXPECT_LT(calm.peak_over_rms, 3);
+// By hand: [[3, −4], [0, 12]].
+TEST(SiteStatistics, OfASmallMatrix) {
+  Matrix rows(2, 2, 0.0F);
+  rows(0, 0) = 3;
+  rows(0, 1) = -4;
+  rows(1, 1) = 12;
+  const SiteStatistics s = site_statistics(rows);
+  EXPECT_EQ(s.norm, 13);
+  EXPECT_EQ(s.loudest, 12);
+  EXPECT_EQ(s.loud_channels, 1);
+  EXPECT_EQ(s.channel_peak, (std::vector<double>{3, 12}));
+  EXPECT_NEAR(s.channel_rms[0], std::sqrt(4.5), 1e-12);
+  EXPECT_NEAR(s.channel_rms[1], std::sqrt(80), 1e-12);
+  EXPECT_NEAR(s.incoherence, 24.0 / 13, 1e-12);
+  EXPECT_NEAR(s.peak_over_rms, (4 / std::sqrt(12.5) + std::sqrt(2)) / 2, 1e-12);
+
+  const SiteStatistics zeros = site_statistics(Matrix(2, 3, 0.0F));
+  EXPECT_EQ(zeros.kurtosis, 0);
+  EXPECT_EQ(zeros.incoherence, 0);
 }
 
-TEST(RelativeLogitError, IsTheRelativeDistance) {
-  const Model model = testing::random_model(testing::config_json(), 5);
-  const std::vector<Token> tokens = testing::random_tokens(20, 96, 6);
-  EXPECT_EQ(value_of(relative_logit_error(model, model, tokens)), 0);
-  Model changed = model;
-  changed.layers[1][Role::kDown].weight(3, 4) += 0.5F;
-  EXPECT_NEAR(value_of(relative_logit_error(changed, model, tokens)),
-              testing::relative_error(testing::logits_of(changed, tokens),
-                                      testing::logits_of(model, tokens)),
-              1e-9);
-  EXPECT_FALSE(relative_logit_error(model, model, {96}).ok());
-  NoProgress progress;
-  EXPECT_FALSE(measure_sites(model, {-1}, progress).ok());
+TEST(SiteStatistics, MeanOverLayers) {
+  SiteStatistics a, b;
+  a.kurtosis = 3;
+  b.kurtosis = 5;
+  a.loudest = 9;
+  const SiteStatistics mean = mean_statistics({&a, &b});
+  EXPECT_EQ(mean.kurtosis, 4);
+  EXPECT_EQ(mean.loudest, 9);
+}
+
+TEST(RelativeDistance, IsThat) {
+  Matrix a(1, 2, 0.0F);
+  Matrix b(1, 2, 0.0F);
+  b(0, 0) = 3;
+  b(0, 1) = 4;
+  a(0, 0) = 3;
+  EXPECT_EQ(relative_distance(a, b), 0.8);
+  EXPECT_EQ(relative_distance(b, b), 0);
+  EXPECT_EQ(relative_distance(b, Matrix(1, 2, 0.0F)), 0);
+}
+
+TEST(LoudestOfRows, FindsWhereAndHowMuch) {
+  Matrix rows(2, 5, 1.0F);
+  rows(1, 3) = -2000;
+  const std::vector<LoudElement> found = loudest_of_rows(rows);
+  EXPECT_FALSE(found[0].massive());
+  EXPECT_TRUE(found[1].massive());
+  EXPECT_EQ(found[1].channel, 3);
+  EXPECT_EQ(found[1].value, -2000);
+  EXPECT_EQ(found[1].over_median, 2000);
 }
 
 }  // namespace
