@@ -125,10 +125,8 @@ Figure surface_figure(const Probe& probe) {
   figure.picture.text(20, height - 8, "channels →   tokens ↗", "small");
   figure.sentence = fmt::format(
       "Each line is |x| of one token over the {} channels that layer {}'s {} carries, the site "
-      "with "
-      "the tallest peaks of this model. Look for lone peaks on the left: the tallest is {}. "
-      "Rotated, "
-      "the same tokens reach {}, {:.3g} times less, with no channel standing out.",
+      "with the tallest peaks of this model. Look for lone peaks on the left: the tallest is {}. "
+      "Rotated, the same tokens reach {}, {:.3g} times less.",
       s.channels, s.layer, space_name(kSites[s.site]), number(before), number(after),
       after > 0 ? before / after : 0);
   figure.headers = {"token", "largest before", "largest rotated"};
@@ -289,10 +287,9 @@ Figure treatment_figure(const Probe& probe) {
   legend(figure.picture, 50, 280, {kTreatments.begin(), kTreatments.end()});
   figure.sentence = fmt::format(
       "‖Ŵx̂ − Wx‖/‖Wx‖ of each kind of linear, mean over layers, on {} tokens that chose nothing. "
-      "At 4 "
-      "bits plain rounding loses {}, the best smoothing {}, a rotation {}, both {}, with GPTQ {}; "
-      "at 8 "
-      "bits {} falls to {}. What is left after rotating is rounding noise, not outliers.",
+      "At 4 bits plain rounding loses {}, the best smoothing {}, a rotation {}, both {}, with GPTQ "
+      "{}; "
+      "at 8 bits {} falls to {}.",
       probe.held_out, percent(mean_error(probe, 0, 0)), percent(mean_error(probe, 0, 1)),
       percent(mean_error(probe, 0, 2)), percent(mean_error(probe, 0, 3)),
       percent(mean_error(probe, 0, 4)), percent(mean_error(probe, 1, 0)),
@@ -495,8 +492,7 @@ Figure hadamard_figure(const Probe& probe) {
       }
     }
   }
-  figure.picture.text(20, 20, fmt::format("Hadamard matrix of order {}: + light, − dark", size),
-                      "head");
+  figure.picture.text(20, 20, fmt::format("order {}: + light, − dark", size), "head");
   figure.picture.rect(20, 30, 224, 224, "fill=\"#fee838\"");
   figure.picture.path(minus, "fill=\"#00224e\"");
   const auto loud = std::ranges::max_element(s.loud_row, {}, [](float x) { return std::abs(x); });

@@ -142,8 +142,9 @@ std::string html_report(const Probe& probe) {
          sections +
          details(
              "layers", "Every site",
-             "Before and after the rotation, at what each linear reads and what the cache holds; "
-             "‖X‖ and ‖X̃‖ are equal where nothing is scaled.",
+             "Before and after the rotation, at what each linear reads and what the cache holds. "
+             "‖X‖, taken before a norm's gain where that folds into the readers, equals ‖X̃‖ "
+             "unless the recipe scales.",
              layer_table(probe)) +
          details("weights", "Incoherence of the weights",
                  "μ = max|W|·√(mn)/‖W‖: near 4 for a Gaussian matrix, larger with outliers.",

@@ -11,7 +11,9 @@ namespace quarot {
 
 namespace {
 
-constexpr int64_t kSearchRows = 96;  // of the calibration rows, for choosing α
+// What α is chosen by: so many of the calibration rows, and of each reader's outputs.
+constexpr int64_t kSearchRows = 96;
+constexpr int64_t kSearchOutputs = 256;
 
 // What site_scale() reads of the rows.
 ChannelStatistics channel_statistics(ConstMatrixRef rows) {
@@ -63,7 +65,9 @@ class SiteTrial {
       if (spaces_of(role).input == site) readers_.push_back(role);
     }
     statistics_[site] = channel_statistics(calibration);
-    search_outputs_ = outputs(search_, weights());
+    for (const Role role : readers_)
+      search_weights_.push_back(spread_rows(layer[role].weight, kSearchOutputs));
+    search_outputs_ = outputs(search_, search_weights_);
     held_out_outputs_ = outputs(held_out_, weights());
   }
 
@@ -177,7 +181,8 @@ class SiteTrial {
     for (size_t a = 0; a < kTrialAlphas.size(); ++a) {
       const Basis scaled = basis(transformer, scaling, kTrialAlphas[a]);
       const Matrix rows = moved(search_, false, scaled);
-      const std::vector<Matrix> scaled_weights = moved_weights(false, scaled);
+      std::vector<Matrix> scaled_weights = search_weights_;
+      for (Matrix& weight : scaled_weights) change_input_basis(weight, {}, scaled);
       for (size_t b = 0; b < kTrialBits.size(); ++b)
         found[b][site_index(site_)].errors[a] = search_error(kTrialBits[b], rows, scaled_weights);
     }
@@ -236,7 +241,7 @@ class SiteTrial {
   Matrix search_;
   std::vector<Role> readers_;
   LayerStatistics statistics_;
-  std::vector<Matrix> search_outputs_, held_out_outputs_;
+  std::vector<Matrix> search_weights_, search_outputs_, held_out_outputs_;
 };
 
 }  // namespace
