@@ -256,6 +256,20 @@ TEST_F(Cli, InspectAndProbeJson) {
   EXPECT_EQ(run({"probe", stories_, "--layers"}).status, 0);
 }
 
+TEST_F(Cli, ProbeWritesItsReport) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path page = folder_ / "report.html";
+  const fs::path table = folder_ / "report.csv";
+  const fs::path figures = folder_ / "figures";
+  const Outcome probe = run({"probe", stories_, "--text", text_, "--tokens", "64", "-o", page,
+                             "--csv", table, "--figures", figures});
+  ASSERT_EQ(probe.status, 0) << probe.err;
+  EXPECT_NE(probe.out.find("KL by layer and site"), std::string::npos);
+  EXPECT_GT(fs::file_size(page), 50000U);
+  EXPECT_GT(fs::file_size(table), 1000U);
+  EXPECT_TRUE(fs::exists(figures / "heat.svg"));
+}
+
 TEST_F(Cli, GenerateStreamsOrPrintsJson) {
   QUAROT_NEEDS(data_folder());
   const Outcome text = run(generate());
