@@ -64,8 +64,8 @@ struct Gemm {
 // How 4-bit activations should be written for the current device's fastest path.
 Result<GemmActivations> gemm_activations(int64_t m, int64_t k);
 
-// Whether a product can make its activations of these rows itself: where the current device's blocks
-// have room for it.
+// Whether a product can make its activations of these rows itself: where the current device's
+// blocks have room for it.
 bool gemm_quantizes(const Rows& rows);
 
 // Enough for every launch of up to m tokens and up to n output channels.
