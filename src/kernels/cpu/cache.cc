@@ -110,12 +110,28 @@ Status check(const CacheLayout& l) {
                l.k_bits, l.v_bits, l.head_dim, l.groups, multiple, kMaxCacheGroups);
 }
 
+namespace {
+
+// Neighbouring tokens' values share words, 32 tokens whole ones of any bits. The first token from
+// `token` on whose words no token before it writes.
+int64_t next_own_words(const HeadsTask& t, int64_t token) {
+  if (t.y != nullptr || !t.values || token == 0) return token;
+  while (token < t.tokens && t.cache[token].position % 32 != 0 &&
+         t.cache[token].pages == t.cache[token - 1].pages) {
+    ++token;
+  }
+  return token;
+}
+
+}  // namespace
+
 void heads(const Kernels& kernels, const HeadsTask& task) {
   constexpr int64_t kElementsPerThread = 1 << 12;  // fewer are not worth waking one
   const int64_t grain = kElementsPerThread / (task.heads * task.head_dim) + 1;
   parallel_for(task.tokens, grain, [&](int64_t first, int64_t last) {
     AlignedVector<float> scratch(static_cast<size_t>(2 * ((task.head_dim + 15) / 16 * 16)));
-    kernels.floats->heads(task, first, last, scratch.data());
+    kernels.floats->heads(task, next_own_words(task, first), next_own_words(task, last),
+                          scratch.data());
   });
 }
 
