@@ -479,6 +479,7 @@ TEST_F(Cli, ChatAnswersFromArgumentsAndFromInput) {
 TEST_F(Cli, EvalStaysWithinItsMemory) {
   QUAROT_NEEDS(data_folder());
   QUAROT_NEEDS(smollm2());
+  if (testing::under_sanitizer()) GTEST_SKIP() << "a sanitizer's own memory counts too";
   const json shape = json::parse(run({"inspect", smollm2()->string(), "--json"}).out);
   const auto of = [&](const char* key) { return shape[key].get<double>(); };
   constexpr double kRows = 1024;
@@ -493,14 +494,12 @@ TEST_F(Cli, EvalStaysWithinItsMemory) {
   const double model = 4 * of("parameters");
   // The program itself: code, tokenizer, the text and its tokens, packing buffers.
   constexpr double kProgram = 80e6;
-  // A sanitizer's shadow of all that, and what it keeps of freed memory.
-  constexpr double kShadow = testing::under_sanitizer() ? 4 : 1;
   const std::string wiki = (*data_folder() / "wikitext2" / "test.joined.txt").string();
   const Outcome outcome = run({"eval", smollm2()->string(), "--text", wiki, "--window", "1024",
                                "--max-windows", "1", "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_LE(json::parse(outcome.out)["peak_bytes"].get<double>(),
-            kShadow * (model + activations + layer + kProgram));
+            model + activations + layer + kProgram);
 }
 
 }  // namespace
