@@ -16,11 +16,11 @@ Error error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) 
 }  // namespace quarot
 
 // Leaves the function with the error, if there is one.
-#define QUAROT_RETURN_IF_ERROR(expression)                        \
-  do {                                                            \
-    if (auto quarot_status = (expression); !quarot_status.ok()) { \
-      return quarot_status.error();                               \
-    }                                                             \
+#define QUAROT_RETURN_IF_ERROR(expression)                               \
+  do {                                                                   \
+    if (const auto& quarot_status = (expression); !quarot_status.ok()) { \
+      return quarot_status.error();                                      \
+    }                                                                    \
   } while (false)
 
 // QUAROT_ASSIGN_OR_RETURN(auto file, MappedFile::open(path)): declares or assigns the value, or

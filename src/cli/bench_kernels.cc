@@ -208,8 +208,8 @@ Status KernelMeter::attention(const ModelConfig& config, int64_t tokens, int64_t
     return measure(fmt::format("attention of a token at {}", depth), Limit::kMemory,
                    static_cast<double>(memory.size()), [&] { cpu::attention(kernels_, task); });
   }
-  const auto seen = static_cast<double>(tokens * (2 * depth - tokens + 1) / 2);
-  const auto products = seen * static_cast<double>(2 * config.heads * config.head_dim);
+  const int64_t seen = tokens * (2 * depth - tokens + 1) / 2;
+  const auto products = static_cast<double>(seen * 2 * config.heads * config.head_dim);
   return measure(fmt::format("attention of {} tokens at {}", tokens, depth), Limit::kFloatProducts,
                  products, [&] { cpu::attention(kernels_, task); });
 }

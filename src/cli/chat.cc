@@ -74,9 +74,10 @@ Status converse(Conversation& conversation) {
     std::fflush(stdout);
     if (!std::getline(std::cin, line)) break;
     if (line.empty()) continue;
-    const Status status = conversation.say(line);
-    if (!status.ok() && (status.error().code() != ErrorCode::kCancelled || !interactive))
+    if (Status status = conversation.say(line);
+        !status.ok() && (status.error().code() != ErrorCode::kCancelled || !interactive)) {
       return status;
+    }
     clear_interrupt();
   }
   if (interactive) std::fputs("\n", stdout);

@@ -163,7 +163,9 @@ TEST(BlockFormat, BytesOfAShape) {
 }
 
 TEST(TensorInfo, RowsAndColumns) {
-  const auto info = [](std::vector<int64_t> shape) { return TensorInfo{"x", "F32", shape, 0}; };
+  const auto info = [](const std::vector<int64_t>& shape) {
+    return TensorInfo{"x", "F32", shape, 0};
+  };
   EXPECT_EQ(info({}).rows(), 1);
   EXPECT_EQ(info({}).cols(), 1);
   EXPECT_EQ(info({7}).rows(), 1);

@@ -21,7 +21,7 @@ Bytes header(uint64_t tensors, uint64_t pairs, uint32_t version = 3) {
   return bytes.put("GGUF").put(version).put(tensors).put(pairs);
 }
 
-Bytes tensor(std::string_view name, std::vector<uint64_t> dimensions, uint32_t type,
+Bytes tensor(std::string_view name, const std::vector<uint64_t>& dimensions, uint32_t type,
              uint64_t offset) {
   Bytes bytes;
   bytes.text(name).put(static_cast<uint32_t>(dimensions.size()));

@@ -224,12 +224,13 @@ TEST(Transformer, ScalesStandBeforeTheRotations) {
   };
   for (const bool rotated : {true, false}) {
     std::vector<LayerScales> scales;
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < 2; ++i) {
       scales.push_back({.attention_input = scale(48),
                         .ffn_input = scale(48),
                         .value = scale(32),
                         .value_basis = {Orthogonal::random(16, 12), Orthogonal::hadamard(16)},
                         .ffn_hidden = scale(80)});
+    }
     const TransformSpec spec = rotated ? everything(false) : TransformSpec();
     const Model after = transformed(before, spec, scales);
     EXPECT_LT(testing::relative_error(testing::logits_of(after, tokens), expected), 1e-5);
@@ -245,9 +246,10 @@ TEST(Transformer, CentresAreExact) {
   Random random(14);
   for (const TransformSpec& spec : {TransformSpec(), everything(true), everything(false)}) {
     std::vector<LayerCenters> centers;
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < 2; ++i) {
       centers.push_back({.key = testing::random_vector(random, 32, 0, 2),
                          .value = testing::random_vector(random, 32, 0, 2)});
+    }
     const Model after = transformed(before, spec, {}, centers);
     EXPECT_LT(testing::relative_error(testing::logits_of(after, tokens), expected), 1e-5);
   }

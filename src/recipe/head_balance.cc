@@ -20,7 +20,7 @@ Square power(const Square& symmetric, double exponent) {
 }
 
 // Zero stays the identity: a head that carries nothing, or is not read.
-Square regular(Square m) {
+Square regular(const Square& m) {
   const auto n = static_cast<double>(m.rows());
   const double mean = m.trace() / n;
   return mean > 0 ? Square(m + kRidge * mean * Square::Identity(m.rows(), m.rows()))

@@ -8,8 +8,6 @@
 namespace quarot {
 namespace {
 
-using testing::value_of;
-
 class NormRows final : public SiteObserver {
  public:
   void observe(int64_t, Space space, ConstMatrixRef rows) override {

@@ -53,7 +53,7 @@ struct Bpe::Workspace {
 };
 
 Bpe::Bpe(const Vocabulary& vocabulary, std::span<const Merge> merges, Options options)
-    : vocabulary_(&vocabulary), options_(std::move(options)) {
+    : vocabulary_(&vocabulary), options_(options) {
   byte_symbols_.fill(kUnknown);
   for (size_t byte = 0; byte < (options_.byte_level ? 256 : 128); ++byte) {
     const std::string character(1, static_cast<char>(byte));
@@ -196,9 +196,10 @@ void Bpe::propose(uint32_t left, Workspace& work) const {
   if (symbol.next == kNone) return;
   const Token right = work.symbols[symbol.next].id;
   if (symbol.id == kUnknown || right == kUnknown) return;
-  if (const Slot* slot = find(symbol.id, right))
+  if (const Slot* slot = find(symbol.id, right)) {
     work.heap.push_back(
         {static_cast<uint64_t>(slot->rank) << 32 | left, symbol.id, right, slot->result});
+  }
 }
 
 void Bpe::merge_symbols(Workspace& work) const {

@@ -10,9 +10,10 @@ namespace {
 
 Status read_vocabulary(std::string_view text, Vocabulary& vocabulary) {
   QUAROT_ASSIGN_OR_RETURN(const auto file, parse_json(text));
-  if (!file.is_object())
+  if (!file.is_object()) {
     return error(ErrorCode::kCorrupt, "expected an object of tokens and ids, found {}",
                  file.type_name());
+  }
   for (const auto& [content, id] : file.items()) {
     const auto number = as_integer(id);
     if (!number) return error(ErrorCode::kCorrupt, "the id of '{}' is not an integer", content);
@@ -43,7 +44,7 @@ Status complete_byte_level(TokenizerParts& parts, std::span<const Bpe::Merge> me
   Bpe::Options options;
   options.byte_level = true;
   options.whole_words = words.whole_words;
-  parts.model = std::make_unique<Bpe>(*parts.vocabulary, merges, std::move(options));
+  parts.model = std::make_unique<Bpe>(*parts.vocabulary, merges, options);
   parts.decoder.byte_level = true;
   parts.adds_bos_by_default = words.adds_bos;
   return {};
@@ -76,7 +77,7 @@ Result<std::unique_ptr<Tokenizer>> parse_vocab_and_merges(std::string_view vocab
     if (!settings.bos_content && !settings.bos_id) settings.bos_id = *id;
     if (!settings.eos_content && settings.end_ids.empty()) settings.end_ids = {*id};
   }
-  return make_tokenizer(std::move(parts), std::move(settings));
+  return make_tokenizer(std::move(parts), settings);
 }
 
 }  // namespace quarot

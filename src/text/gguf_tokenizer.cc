@@ -23,9 +23,10 @@ Result<const Strings*> read_tokens(const GgufFile& file) {
   const auto* tokens = find<Strings>(file, "tokenizer.ggml.tokens");
   if (tokens == nullptr)
     return error(ErrorCode::kNotFound, "no tokenizer in the file: it lacks tokenizer.ggml.tokens");
-  if (static_cast<int64_t>(tokens->size()) > Vocabulary::kMaxTokens)
+  if (static_cast<int64_t>(tokens->size()) > Vocabulary::kMaxTokens) {
     return error(ErrorCode::kUnsupported, "{} tokens, more than {}", tokens->size(),
                  Vocabulary::kMaxTokens);
+  }
   return tokens;
 }
 
@@ -34,9 +35,10 @@ Result<std::vector<Kind>> read_kinds(const GgufFile& file, size_t tokens) {
   std::vector<Kind> kinds(tokens, Kind::kNormal);
   const auto* types = find<std::vector<int64_t>>(file, "tokenizer.ggml.token_type");
   if (types == nullptr) return kinds;
-  if (types->size() != tokens)
+  if (types->size() != tokens) {
     return error(ErrorCode::kCorrupt, "tokenizer.ggml.token_type has {} entries for {} tokens",
                  types->size(), tokens);
+  }
   for (size_t id = 0; id < tokens; ++id) {
     const int64_t type = (*types)[id];
     if (type < 0 || type > 6)
@@ -93,16 +95,17 @@ Result<std::unique_ptr<Tokenizer>> open_byte_level(const GgufFile& file) {
       word_patterns(file.get<std::string>("tokenizer.ggml.pre").value_or("default")));
   QUAROT_RETURN_IF_ERROR(complete_byte_level(parts, merges.merges(), words));
   QUAROT_ASSIGN_OR_RETURN(TokenizerSettings settings, read_settings(file));
-  return make_tokenizer(std::move(parts), std::move(settings));
+  return make_tokenizer(std::move(parts), settings);
 }
 
 Result<std::unique_ptr<Tokenizer>> open_sentencepiece(const GgufFile& file) {
   QUAROT_ASSIGN_OR_RETURN(const Strings* tokens, read_tokens(file));
   QUAROT_ASSIGN_OR_RETURN(const auto kinds, read_kinds(file, tokens->size()));
   const auto* scores = find<std::vector<double>>(file, "tokenizer.ggml.scores");
-  if (scores == nullptr || scores->size() != tokens->size())
+  if (scores == nullptr || scores->size() != tokens->size()) {
     return error(ErrorCode::kCorrupt, "tokenizer.ggml.scores does not have {} numbers",
                  tokens->size());
+  }
   SentencePieceModel model;
   model.algorithm = SentencePieceModel::Algorithm::kBpe;
   for (size_t id = 0; id < tokens->size(); ++id)

@@ -227,7 +227,7 @@ void Interpreter::define(std::string_view name, const Value& value) {
       return;
     }
   }
-  arena_.spend(sizeof(Value) + sizeof(name));
+  arena_.spend(sizeof(Value) + sizeof(std::string_view));
   scope_->names.emplace_back(name, value);
 }
 

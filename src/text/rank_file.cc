@@ -68,12 +68,14 @@ Result<std::vector<RankedToken>> read_ranks(std::string_view text, Vocabulary& v
     const std::string_view line = next_line(text);
     if (line.empty()) continue;
     const auto entry = parse_line(line);
-    if (!entry)
+    if (!entry) {
       return error(ErrorCode::kCorrupt, "line {} is not a token in base64, a space and its rank",
                    number);
-    if (entry->bytes.size() > kMaxTokenBytes)
+    }
+    if (entry->bytes.size() > kMaxTokenBytes) {
       return error(ErrorCode::kUnsupported, "line {}: a token of {} bytes, more than {}", number,
                    entry->bytes.size(), kMaxTokenBytes);
+    }
     const Status added = vocabulary.add(entry->rank, to_byte_alphabet(entry->bytes));
     if (!added.ok()) return added.error().with_context(fmt::format("line {}", number));
     ranks.push_back({static_cast<Token>(entry->rank), static_cast<uint32_t>(entry->rank)});
@@ -195,7 +197,7 @@ Result<std::unique_ptr<Tokenizer>> parse_rank_file(std::string_view text, std::s
     settings.bos_content = std::string(known.bos);
   if (!settings.eos_content && settings.end_ids.empty())
     settings.eos_content = std::string(known.eos);
-  return make_tokenizer(std::move(parts), std::move(settings));
+  return make_tokenizer(std::move(parts), settings);
 }
 
 }  // namespace quarot

@@ -64,13 +64,15 @@ PCRE2_SPTR code_units(std::string_view text) { return reinterpret_cast<PCRE2_SPT
 }  // namespace
 
 Result<Regex> Regex::compile(std::string_view pattern) {
-  if (pattern.size() > kMaxPattern)
+  if (pattern.size() > kMaxPattern) {
     return error(ErrorCode::kUnsupported,
                  "a regular expression of {} bytes, more than the {} allowed", pattern.size(),
                  kMaxPattern);
-  if (pattern.find("&&[") != std::string_view::npos)
+  }
+  if (pattern.find("&&[") != std::string_view::npos) {
     return error(ErrorCode::kUnsupported, "the regular expression '{}' intersects classes with &&",
                  pattern);
+  }
   const std::string translated = with_unicode_spaces(pattern);
   const CompileContext context(pcre2_compile_context_create(nullptr));
   if (!context) return error(ErrorCode::kOutOfMemory, "no memory to compile a regular expression");
@@ -82,9 +84,10 @@ Result<Regex> Regex::compile(std::string_view pattern) {
                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &position,
                     context.get()),
       pcre2_code_free);
-  if (!compiled)
+  if (!compiled) {
     return error(ErrorCode::kCorrupt, "the regular expression '{}' is wrong at byte {}: {}",
                  translated.substr(0, 200), position, message_of(code));
+  }
   // Where the machine refuses executable memory, matching is interpreted: slower, not otherwise.
   pcre2_jit_compile(compiled.get(), PCRE2_JIT_COMPLETE);
   Regex regex;

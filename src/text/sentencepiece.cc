@@ -20,9 +20,10 @@ static_assert(Unigram::kMaxPiece == AddedTokens::kMaxLength);
 Status add_pieces(const SentencePieceModel& model, TokenizerParts& parts) {
   Token id = 0;
   for (const Piece& piece : model.pieces) {
-    if (piece.content.size() > Unigram::kMaxPiece)
+    if (piece.content.size() > Unigram::kMaxPiece) {
       return error(ErrorCode::kUnsupported, "piece {} is {} bytes long, more than {}", id,
                    piece.content.size(), Unigram::kMaxPiece);
+    }
     if (!std::isfinite(piece.score))
       return error(ErrorCode::kCorrupt, "the score of piece {} is not finite", id);
     QUAROT_RETURN_IF_ERROR(parts.vocabulary->add(id, piece.content));
@@ -73,14 +74,13 @@ std::unique_ptr<const TokenModel> make_model(const SentencePieceModel& model,
   UnknownCharacters unknown(vocabulary, unk, /*fuse=*/true, /*byte_fallback=*/true);
   if (model.algorithm == SentencePieceModel::Algorithm::kBpe) {
     Bpe::Options options;
-    options.unknown = std::move(unknown);
-    return std::make_unique<Bpe>(vocabulary, implied_merges(vocabulary, ranks_of(model)),
-                                 std::move(options));
+    options.unknown = unknown;
+    return std::make_unique<Bpe>(vocabulary, implied_merges(vocabulary, ranks_of(model)), options);
   }
   std::vector<Unigram::Piece> pieces;
   for (const Token id : normal_pieces(model))
     pieces.push_back({id, model.pieces[static_cast<size_t>(id)].score});
-  return std::make_unique<Unigram>(vocabulary, std::move(pieces), std::move(unknown));
+  return std::make_unique<Unigram>(vocabulary, std::move(pieces), unknown);
 }
 
 Normalizer make_normalizer(const SentencePieceModel& model) {
@@ -112,7 +112,7 @@ Result<std::unique_ptr<Tokenizer>> make_sentencepiece_tokenizer(const SentencePi
   if (!settings.bos_content && !settings.bos_id) settings.bos_id = model.bos;
   if (!settings.eos_content && settings.end_ids.empty() && model.eos)
     settings.end_ids = {*model.eos};
-  return make_tokenizer(std::move(parts), std::move(settings));
+  return make_tokenizer(std::move(parts), settings);
 }
 
 }  // namespace quarot

@@ -127,9 +127,10 @@ Result<TrainerSpec> read_trainer_spec(std::string_view message) {
 Status read_normalizer_spec(std::string_view message, SentencePieceModel& model) {
   for (WireReader reader(message); !reader.at_end();) {
     QUAROT_ASSIGN_OR_RETURN(const Field field, reader.next());
-    if (field.number == 2 && !field.bytes.empty())
+    if (field.number == 2 && !field.bytes.empty()) {
       return error(ErrorCode::kUnsupported,
                    "the model normalises text by a character map; known: identity");
+    }
     if (field.number == 3) model.add_dummy_prefix = field.value != 0;
     if (field.number == 4) model.remove_extra_whitespaces = field.value != 0;
     if (field.number == 5) model.escape_whitespaces = field.value != 0;
@@ -138,9 +139,10 @@ Status read_normalizer_spec(std::string_view message, SentencePieceModel& model)
 }
 
 Status apply_trainer_spec(const TrainerSpec& spec, SentencePieceModel& model) {
-  if (spec.model_type != 1 && spec.model_type != 2)
+  if (spec.model_type != 1 && spec.model_type != 2) {
     return error(ErrorCode::kUnsupported, "model type {}; known: 1 (unigram), 2 (BPE)",
                  spec.model_type);
+  }
   if (spec.space_as_suffix)
     return error(ErrorCode::kUnsupported, "the model marks spaces at the end of words");
   model.algorithm = spec.model_type == 2 ? SentencePieceModel::Algorithm::kBpe
@@ -192,9 +194,10 @@ Result<SentencePieceModel> parse_llama2c_vocabulary(std::string_view bytes) {
     piece.score = load<float>(bytes);
     const auto length = load<int32_t>(bytes.substr(4));
     bytes.remove_prefix(kEntryHeader);
-    if (length < 0 || static_cast<size_t>(length) > bytes.size())
+    if (length < 0 || static_cast<size_t>(length) > bytes.size()) {
       return error(ErrorCode::kCorrupt, "token {} is said to have {} bytes, but {} are left", id,
                    length, bytes.size());
+    }
     piece.content = replace_all(bytes.substr(0, static_cast<size_t>(length)), " ", "▁");
     if (byte_token_value(piece.content)) piece.kind = Kind::kByte;
     bytes.remove_prefix(static_cast<size_t>(length));
@@ -202,10 +205,11 @@ Result<SentencePieceModel> parse_llama2c_vocabulary(std::string_view bytes) {
   }
   // The first three are fixed; the format writes <s> and </s> with line feeds around them.
   if (model.pieces.size() < 3 || model.pieces[0].content != "<unk>" ||
-      model.pieces[1].content != "\n<s>\n" || model.pieces[2].content != "\n</s>\n")
+      model.pieces[1].content != "\n<s>\n" || model.pieces[2].content != "\n</s>\n") {
     return error(ErrorCode::kCorrupt,
                  "not a llama2.c vocabulary: it does not begin with <unk>, "
                  "<s>, </s>");
+  }
   model.pieces[0].kind = Kind::kUnknown;
   model.pieces[1] = {"<s>", 0, Kind::kControl};
   model.pieces[2] = {"</s>", 0, Kind::kControl};

@@ -29,9 +29,10 @@ void expect_error(const R& result, ErrorCode code, std::string_view part) {
 // A tokenizer.json with these members; a vocabulary of a, b, ab if no model is given.
 std::string file_with(std::string_view members) {
   std::string text = "{" + std::string(members);
-  if (members.find("\"model\"") == std::string_view::npos)
+  if (members.find("\"model\"") == std::string_view::npos) {
     text += std::string(members.empty() ? "" : ",") +
             R"("model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]})";
+  }
   return text + "}";
 }
 

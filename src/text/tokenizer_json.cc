@@ -73,8 +73,7 @@ Result<std::unique_ptr<const TokenModel>> read_bpe(const json& model, bool byte_
   options.whole_words = find_bool(model, "ignore_merges").value_or(false);
   options.unknown = UnknownCharacters(vocabulary, unk, find_bool(model, "fuse_unk").value_or(false),
                                       find_bool(model, "byte_fallback").value_or(false));
-  return std::unique_ptr<const TokenModel>(
-      std::make_unique<Bpe>(vocabulary, merges, std::move(options)));
+  return std::unique_ptr<const TokenModel>(std::make_unique<Bpe>(vocabulary, merges, options));
 }
 
 // [["content", score], …]: ids are positions.
@@ -89,9 +88,10 @@ Result<std::vector<Unigram::Piece>> read_pieces(const json& model, Vocabulary& v
         !std::isfinite(entry[1].get<double>()))
       return error(ErrorCode::kCorrupt, "model.vocab: entry {} is not a token and its score", id);
     const auto& content = entry[0].get_ref<const std::string&>();
-    if (content.size() > Unigram::kMaxPiece)
+    if (content.size() > Unigram::kMaxPiece) {
       return error(ErrorCode::kUnsupported, "model.vocab: entry {} is {} bytes long, more than {}",
                    id, content.size(), Unigram::kMaxPiece);
+    }
     QUAROT_RETURN_IF_ERROR(vocabulary.add(id, content));
     pieces.push_back({static_cast<Token>(id), entry[1].get<double>()});
   }
@@ -110,7 +110,7 @@ Result<std::unique_ptr<const TokenModel>> read_unigram(const json& model, Vocabu
   UnknownCharacters unknown(vocabulary, unk, /*fuse=*/true,
                             find_bool(model, "byte_fallback").value_or(false));
   return std::unique_ptr<const TokenModel>(
-      std::make_unique<Unigram>(vocabulary, std::move(pieces), std::move(unknown)));
+      std::make_unique<Unigram>(vocabulary, std::move(pieces), unknown));
 }
 
 Status read_model(const json& file, bool byte_level, TokenizerParts& parts) {
@@ -186,7 +186,7 @@ Result<std::unique_ptr<Tokenizer>> parse_tokenizer_json(std::string_view text,
   QUAROT_RETURN_IF_ERROR(read_model(file, pre_tokenizer.byte_level, parts));
   QUAROT_RETURN_IF_ERROR(read_added_tokens(file, parts));
   parts.adds_bos_by_default = frames_with_bos(part("post_processor"));
-  return make_tokenizer(std::move(parts), std::move(settings));
+  return make_tokenizer(std::move(parts), settings);
 }
 
 }  // namespace quarot

@@ -30,9 +30,10 @@ Error missing(const char* part, const char* key) {
 Status for_each_part(const json& node, const char* part, const char* list_key,
                      FunctionRef<Status(const json&)> visit, int depth = 0) {
   if (node.is_null()) return {};
-  if (depth == kMaxDepth)
+  if (depth == kMaxDepth) {
     return error(ErrorCode::kUnsupported, "the {} nests sequences more than {} deep", part,
                  kMaxDepth);
+  }
   if (find_string(node, "type") != "Sequence") return visit(node);
   const json* list = find_value(node, list_key);
   if (list == nullptr || !list->is_array()) return missing(part, list_key);
@@ -92,10 +93,11 @@ Result<PreTokenizer::Behavior> parse_behavior(const json& node) {
       {"MergedWithNext", Behavior::kMergedWithNext},
       {"Contiguous", Behavior::kContiguous}};
   const auto found = known.find(find_string(node, "behavior").value_or(""));
-  if (found == known.end())
+  if (found == known.end()) {
     return error(ErrorCode::kUnsupported,
                  "the pre-tokenizer's behavior is not one of Removed, Isolated, "
                  "MergedWithPrevious, MergedWithNext, Contiguous");
+  }
   return found->second;
 }
 
@@ -125,9 +127,10 @@ Result<PreTokenizer::Metaspace::Prepend> parse_prepend_scheme(const json& node) 
 
 Result<std::string> metaspace_replacement(const json& node) {
   std::string replacement = find_string(node, "replacement").value_or("▁");
-  if (replacement.empty() || first_code_point(replacement).length != replacement.size())
+  if (replacement.empty() || first_code_point(replacement).length != replacement.size()) {
     return error(ErrorCode::kCorrupt, "the Metaspace's replacement '{}' is not one character",
                  replacement.substr(0, 100));
+  }
   return replacement;
 }
 
@@ -174,9 +177,10 @@ Status parse_pre_tokenizer_step(const json& node, ParsedPreTokenizer& out) {
 Status parse_strip_decoder(const json& node, TokenDecoder& out) {
   const int64_t start = find_integer(node, "start").value_or(0);
   if (find_string(node, "content") != " " || start > 1 || start < 0 ||
-      find_integer(node, "stop").value_or(0) != 0)
+      find_integer(node, "stop").value_or(0) != 0) {
     return error(ErrorCode::kUnsupported,
                  "the decoder Strip takes off something other than one space at the start");
+  }
   if (start == 1) out.strip_start = TokenDecoder::StripStart::kOneSpace;
   return {};
 }
@@ -189,11 +193,13 @@ Status parse_decoder_step(const json& node, bool& fused, TokenDecoder& out) {
     const json* pattern = find_value(node, "pattern");
     const auto from = pattern != nullptr ? find_string(*pattern, "String") : std::nullopt;
     const auto to = find_string(node, "content");
-    if (!from || from->empty() || !to || to->size() > kMaxReplacement || fused || out.byte_fallback)
+    if (!from || from->empty() || !to || to->size() > kMaxReplacement || fused ||
+        out.byte_fallback) {
       return error(ErrorCode::kUnsupported,
                    "the decoder Replace needs a String pattern and a content of up to {} bytes, "
                    "before ByteFallback and Fuse",
                    kMaxReplacement);
+    }
     out.replacements.emplace_back(*from, *to);
   } else if (type == "ByteFallback") {
     out.byte_fallback = true;

@@ -134,9 +134,10 @@ Status PipelineTokenizer::resolve(const TokenizerSettings& settings, bool adds_b
   };
   for (const auto& [content, name] : {std::pair(settings.bos_content, "bos_token"),
                                       std::pair(settings.eos_content, "eos_token")}) {
-    if (content && !find(content))
+    if (content && !find(content)) {
       return error(ErrorCode::kCorrupt, "{} is '{}', which is not in the vocabulary", name,
                    *content);
+    }
   }
   bos_ = find(settings.bos_content);
   if (!bos_) bos_ = settings.bos_id;
@@ -160,21 +161,23 @@ Status PipelineTokenizer::resolve(const TokenizerSettings& settings, bool adds_b
 
 Status add_token(TokenizerParts& parts, AddedToken token) {
   if (token.content.empty()) return {};
-  if (token.content.size() > AddedTokens::kMaxLength)
+  if (token.content.size() > AddedTokens::kMaxLength) {
     return error(ErrorCode::kUnsupported,
                  "the added token with id {} is {} bytes long, more than {}", token.id,
                  token.content.size(), AddedTokens::kMaxLength);
+  }
   QUAROT_RETURN_IF_ERROR(parts.vocabulary->add_or_rename(token.id, token.content));
   if (token.pattern.empty()) token.pattern = token.content;
   const auto [entry, is_new] = parts.added_tokens.try_emplace(token.id, token);
-  if (!is_new && entry->second.content != token.content)
+  if (!is_new && entry->second.content != token.content) {
     return error(ErrorCode::kCorrupt, "the added tokens '{}' and '{}' have the same id {}",
                  entry->second.content, token.content, token.id);
+  }
   return {};
 }
 
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(TokenizerParts parts,
-                                                  TokenizerSettings settings) {
+                                                  const TokenizerSettings& settings) {
   const bool adds_bos_by_default = parts.adds_bos_by_default;
   auto tokenizer = std::make_unique<PipelineTokenizer>(std::move(parts), settings);
   QUAROT_RETURN_IF_ERROR(tokenizer->resolve(settings, adds_bos_by_default));

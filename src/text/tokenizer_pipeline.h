@@ -28,7 +28,8 @@ struct TokenizerParts {
 };
 
 // Puts the parts together. Errors: settings that name tokens which are not there.
-Result<std::unique_ptr<Tokenizer>> make_tokenizer(TokenizerParts parts, TokenizerSettings settings);
+Result<std::unique_ptr<Tokenizer>> make_tokenizer(TokenizerParts parts,
+                                                  const TokenizerSettings& settings);
 
 // Adds a token to the list, and to the vocabulary where it is not there yet; `pattern` defaults to
 // the content. A token said twice counts once; two contents for one id are an error.

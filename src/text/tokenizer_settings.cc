@@ -19,9 +19,10 @@ Result<json> read_optional(const fs::path& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return json::object();
   QUAROT_ASSIGN_OR_RETURN(json value, read_json_file(path));
-  if (!value.is_object())
+  if (!value.is_object()) {
     return error(ErrorCode::kCorrupt, "{}: expected an object, found {}", path.string(),
                  value.type_name());
+  }
   return value;
 }
 
@@ -34,9 +35,10 @@ std::optional<std::string> token_content(const json& object, const char* key) {
 }
 
 Result<Token> checked_id(const std::optional<int64_t>& id, const char* what) {
-  if (!id || *id < 0 || *id >= Vocabulary::kMaxTokens)
+  if (!id || *id < 0 || *id >= Vocabulary::kMaxTokens) {
     return error(ErrorCode::kCorrupt, "{} is not a token id (0…{})", what,
                  Vocabulary::kMaxTokens - 1);
+  }
   return static_cast<Token>(*id);
 }
 

@@ -33,7 +33,7 @@ PrefixIndex index_of(const Vocabulary& vocabulary, std::span<const Unigram::Piec
 Unigram::Unigram(const Vocabulary& vocabulary, std::vector<Piece> pieces, UnknownCharacters unknown)
     : pieces_(std::move(pieces)),
       index_(index_of(vocabulary, pieces_)),
-      unknown_(std::move(unknown)),
+      unknown_(unknown),
       unknown_score_(0) {
   for (const Piece& piece : pieces_) unknown_score_ = std::min(unknown_score_, piece.score);
   unknown_score_ -= kUnknownPenalty;

@@ -86,10 +86,11 @@ std::string escape_invalid_utf8(std::string_view bytes) {
   while (!bytes.empty()) {
     const Utf8Step step = utf8_step(bytes);
     for (int i = 0; i < step.length; ++i) {
-      if (step.valid)
+      if (step.valid) {
         text += bytes[static_cast<size_t>(i)];
-      else
+      } else {
         append_utf8(text, 0xDC00U + byte_at(bytes, static_cast<size_t>(i)));
+      }
     }
     bytes.remove_prefix(static_cast<size_t>(step.length));
   }

@@ -14,13 +14,15 @@ Status Vocabulary::place(int64_t id) {
 Status Vocabulary::add(int64_t id, std::string_view content) {
   QUAROT_RETURN_IF_ERROR(place(id));
   const std::string*& slot = contents_[static_cast<size_t>(id)];
-  if (slot != nullptr)
+  if (slot != nullptr) {
     return error(ErrorCode::kCorrupt, "token id {} is given to both '{}' and '{}'", id, *slot,
                  content);
+  }
   const auto [entry, is_new] = ids_.try_emplace(std::string(content), static_cast<Token>(id));
-  if (!is_new)
+  if (!is_new) {
     return error(ErrorCode::kCorrupt, "the token '{}' is given two ids, {} and {}", content,
                  entry->second, id);
+  }
   slot = &entry->first;
   return {};
 }
@@ -28,9 +30,10 @@ Status Vocabulary::add(int64_t id, std::string_view content) {
 Status Vocabulary::add_or_rename(int64_t id, std::string_view content) {
   QUAROT_RETURN_IF_ERROR(place(id));
   const auto entry = ids_.try_emplace(std::string(content), static_cast<Token>(id)).first;
-  if (entry->second != id)
+  if (entry->second != id) {
     return error(ErrorCode::kCorrupt, "the added token '{}' has id {}, but the vocabulary says {}",
                  content, id, entry->second);
+  }
   contents_[static_cast<size_t>(id)] = &entry->first;
   return {};
 }

@@ -100,7 +100,8 @@ TEST_P(GemmTest, EqualsTheReferenceForEveryShape) {
   Random random(1);
   const auto any = [&](int lowest, int highest) {
     return static_cast<int8_t>(lowest +
-                               static_cast<int>(random.below(uint64_t(highest - lowest + 1))));
+                               static_cast<int>(random.below(static_cast<uint64_t>(highest) -
+                                                             static_cast<uint64_t>(lowest) + 1)));
   };
   std::vector<Shape> shapes = {
       {1, 1, 1},        {1, 32, 64},     {2, 33, 65},       {3, 31, 7},
@@ -162,7 +163,8 @@ TEST_P(GemmTest, ThreadsAndOtherRowsChangeNothing) {
   Random random(4);
   const auto any = [&](int lowest, int highest) {
     return static_cast<int8_t>(lowest +
-                               static_cast<int>(random.below(uint64_t(highest - lowest + 1))));
+                               static_cast<int>(random.below(static_cast<uint64_t>(highest) -
+                                                             static_cast<uint64_t>(lowest) + 1)));
   };
   const Problem p({700, 160, 1536}, 4, 4, random, any);
   const int threads = thread_count();
