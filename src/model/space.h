@@ -66,6 +66,12 @@ constexpr size_t site_index(Space site) {
   return static_cast<size_t>(std::find(kSites.begin(), kSites.end(), site) - kSites.begin());
 }
 
+// The first, or the only, linear that reads a site.
+constexpr Role first_reader(Space site) {
+  return *std::find_if(kRoles.begin(), kRoles.end(),
+                       [site](Role role) { return spaces_of(role).input == site; });
+}
+
 constexpr std::string_view space_name(Space space) {
   switch (space) {
     case Space::kResidual:

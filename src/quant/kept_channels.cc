@@ -12,21 +12,13 @@ namespace {
 
 constexpr int64_t kMostKept = 8;  // one channel of so many
 
-// The channels where any row exceeds the threshold become the last.
-ChannelOrder order_by_threshold(double threshold, ConstMatrixRef rows) {
-  ChannelOrder order;
-  order.channels.resize(static_cast<size_t>(rows.cols()));
-  std::iota(order.channels.begin(), order.channels.end(), 0);
+std::vector<float> largest_magnitudes(ConstMatrixRef rows) {
   std::vector<float> largest(static_cast<size_t>(rows.cols()), 0.0F);
   for (int64_t r = 0; r < rows.rows(); ++r) {
     for (size_t c = 0; c < largest.size(); ++c)
       largest[c] = std::max(largest[c], std::abs(rows.row(r)[c]));
   }
-  const auto kept = std::stable_partition(
-      order.channels.begin(), order.channels.end(),
-      [&](int32_t c) { return largest[static_cast<size_t>(c)] <= threshold; });
-  order.kept = order.channels.end() - kept;
-  return order;
+  return largest;
 }
 
 }  // namespace
@@ -59,6 +51,17 @@ ChannelOrder order_channels(const KeptChannels& kept, std::span<const double> la
   return order;
 }
 
+ChannelOrder order_by_threshold(double threshold, std::span<const float> largest) {
+  ChannelOrder order;
+  order.channels.resize(largest.size());
+  std::iota(order.channels.begin(), order.channels.end(), 0);
+  const auto kept = std::stable_partition(
+      order.channels.begin(), order.channels.end(),
+      [&](int32_t c) { return largest[static_cast<size_t>(c)] <= threshold; });
+  order.kept = order.channels.end() - kept;
+  return order;
+}
+
 Matrix gather(ConstMatrixRef matrix, std::span<const int32_t> columns) {
   Matrix result(matrix.rows(), static_cast<int64_t>(columns.size()));
   for (int64_t r = 0; r < matrix.rows(); ++r) {
@@ -79,7 +82,8 @@ void simulate(const ActivationQuant& q, const KeptChannels& kept, const ChannelO
               MatrixRef rows) {
   if (!q.enabled()) return;
   if (kept.threshold > 0) {
-    return simulate(q, {.bits = kept.bits}, order_by_threshold(kept.threshold, rows), rows);
+    return simulate(q, {.bits = kept.bits},
+                    order_by_threshold(kept.threshold, largest_magnitudes(rows)), rows);
   }
   if (order.channels.empty()) return simulate(q, rows);
   ActivationQuant high = q;

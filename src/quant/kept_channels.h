@@ -38,6 +38,9 @@ struct ChannelOrder {
 ChannelOrder order_channels(const KeptChannels& kept, std::span<const double> largest,
                             int64_t group);
 
+// By a threshold and the largest magnitudes of a batch's rows: what exceeds it is kept.
+ChannelOrder order_by_threshold(double threshold, std::span<const float> largest);
+
 // Columns of a matrix, in an order; and back.
 Matrix gather(ConstMatrixRef matrix, std::span<const int32_t> columns);
 void scatter(ConstMatrixRef from, std::span<const int32_t> columns, MatrixRef to);

@@ -81,10 +81,9 @@ Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& prec
                                               Execution execution, Device device,
                                               const NextLayer& next_layer) {
   QUAROT_RETURN_IF_ERROR(check_device(device));
-  if (precision.needs_simulation() && (execution == Execution::kPacked || device != Device::kCpu)) {
+  if (precision.needs_simulation() && execution == Execution::kPacked) {
     return error(ErrorCode::kUnsupported,
-                 "this recipe's quantisers are simulated on the CPU only; run it there, without "
-                 "--execution packed and --device cuda");
+                 "this recipe's quantisers are simulated only; run it without --execution packed");
   }
   if (execution == Execution::kAutomatic) execution = best_execution(model, precision, device);
   if (execution == Execution::kPacked && device == Device::kCpu) {

@@ -15,7 +15,7 @@ struct Precision {
   KeptChannels kept;         // of what the linears read
   bool half_online = false;  // online transforms take and give half precision, summing in float
 
-  // Whether only the simulated quantisers on the CPU know how.
+  // Whether only the simulated quantisers know how.
   bool needs_simulation() const { return kept.enabled() || pages.enabled() || half_online; }
 
   bool operator==(const Precision&) const = default;

@@ -224,10 +224,9 @@ void SimulatedBackend::set_input(int64_t layer, Space site, const RowTask& task)
   }
   const ActivationQuant& quant = precision().activations;
   const KeptChannels& kept = precision().kept;
-  const auto reader =
-      std::ranges::find(kRoles, site, [](Role role) { return spaces_of(role).input; });
   scales_ = Matrix();
-  if (!quant.enabled() || kept.enabled() || !holds_integers(this->layer(layer)[*reader])) {
+  if (!quant.enabled() || kept.enabled() ||
+      !holds_integers(this->layer(layer)[first_reader(site)])) {
     simulate(quant, kept, this->layer(layer).orders[site_index(site)], input_);
     if (observer_ != nullptr) observer_->observe(layer, site, input_);
     return;

@@ -6,16 +6,9 @@
 #include <array>
 
 #include "runtime/cpu_backend.h"
+#include "runtime/site_observer.h"
 
 namespace quarot {
-
-// Sees the rows at a space of a layer: for calibration and measurement.
-// Spaces: the sites (kSites), kQuery and kKey after RoPE and R3, kValue.
-class SiteObserver {
- public:
-  virtual ~SiteObserver() = default;
-  virtual void observe(int64_t layer, Space space, ConstMatrixRef rows) = 0;
-};
 
 class SimulatedBackend final : public CpuBackend {
  public:
@@ -33,6 +26,9 @@ class SimulatedBackend final : public CpuBackend {
     Matrix attention;
   };
   void exchange(State& state);
+
+  // What the linears at the last site read, where its weights are float.
+  ConstMatrixRef input() const { return input_; }
 
   void append_cache(int64_t layer) override;
   void attend(int64_t layer) override;

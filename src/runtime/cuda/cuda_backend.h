@@ -33,7 +33,7 @@ class CudaBackend : public Backend {
   }
   Status embed_tokens() { return vocabulary_.embed(batch_.tokens(), rows(), x_.data(), stream()); }
 
-  const ModelConfig config_;
+  ModelConfig config_;
   Context context_;
   Status status_;
   DeviceBatch batch_;

@@ -51,6 +51,12 @@ Result<void*> allocate(int64_t bytes, const char* what) {
   return data;
 }
 
+Status copy_floats(float* to, const float* from, int64_t count, cudaStream_t stream) {
+  return check(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(float),
+                               cudaMemcpyDefault, stream),
+               "a copy");
+}
+
 Result<Context> Context::create() {
   QUAROT_RETURN_IF_ERROR(check_device());
   Context context;
@@ -81,6 +87,15 @@ Status Context::multiply(const float* x, int64_t rows, const float* w, int64_t o
                            static_cast<int>(inputs), x, static_cast<int>(inputs), &beta, y,
                            static_cast<int>(outputs)),
                "a product");
+}
+
+Status Context::add_moment(float factor, const float* y, int64_t outputs, const float* x,
+                           int64_t inputs, int64_t rows, float keep, float* m) const {
+  return check(cublasSgemm(blas_, CUBLAS_OP_N, CUBLAS_OP_T, static_cast<int>(inputs),
+                           static_cast<int>(outputs), static_cast<int>(rows), &factor, x,
+                           static_cast<int>(inputs), y, static_cast<int>(outputs), &keep, m,
+                           static_cast<int>(inputs)),
+               "second moments");
 }
 
 }  // namespace quarot::cuda

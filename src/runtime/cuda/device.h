@@ -27,6 +27,9 @@ int64_t used_bytes();
 // Device memory of at least so many bytes; null for none.
 Result<void*> allocate(int64_t bytes, const char* what);
 
+// Between memories that the GPU reads, and from or to others of the host.
+Status copy_floats(float* to, const float* from, int64_t count, cudaStream_t stream);
+
 // Elements on the GPU.
 template <typename T>
 class DeviceArray {
@@ -96,6 +99,10 @@ class Context {
   // rows.
   Status multiply(const float* x, int64_t rows, const float* w, int64_t outputs, int64_t inputs,
                   float* y, bool accumulate = false) const;
+
+  // m [outputs, inputs] ← keep · m + factor · yᵀ·x; y [rows, outputs], x [rows, inputs].
+  Status add_moment(float factor, const float* y, int64_t outputs, const float* x, int64_t inputs,
+                    int64_t rows, float keep, float* m) const;
 
  private:
   Context() = default;

@@ -11,7 +11,8 @@ namespace quarot::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSumLanes = 16;  // partial sums of squares, as in the reference
+constexpr int64_t kRowBlocks = 64;  // share the rows of a column
+constexpr int kSumLanes = 16;       // partial sums of squares, as in the reference
 
 // A Hadamard as a kernel's argument: m = 0 for none.
 HadamardTask hadamard_of(const HadamardTask* task) {
@@ -177,15 +178,19 @@ __global__ void heads_kernel(const HeadsTask t, const HadamardTask h) {
 
 // A warp has a group.
 __global__ void __launch_bounds__(kThreads)
-    simulate_kernel(float* x, int64_t groups, const Simulation quant) {
+    simulate_kernel(float* x, int64_t groups, int64_t row_groups, const Simulation quant) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   if (index >= groups) return;
-  float* group = x + index * quant.group;
+  const int64_t first = index % row_groups * quant.group;
+  float* row = x + index / row_groups * quant.stride;
+  const auto at = [&](int64_t i) -> float& {
+    return row[quant.channels != nullptr ? quant.channels[first + i] : first + i];
+  };
   float low = 0;
   float high = 0;
   for (int64_t i = threadIdx.x % 32; i < quant.group; i += 32) {
-    low = fminf(low, group[i]);
-    high = fmaxf(high, group[i]);
+    low = fminf(low, at(i));
+    high = fmaxf(high, at(i));
   }
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) {
@@ -206,10 +211,26 @@ __global__ void __launch_bounds__(kThreads)
     zero = rintf(-(quant.clip * low) / scale);
   }
   for (int64_t i = threadIdx.x % 32; i < quant.group; i += 32) {
-    const float q = group[i] / scale;
+    const float q = at(i) / scale;
     const float code = isnan(q) ? zero : fminf(fmaxf(rintf(q) + zero, lowest), highest);
-    group[i] = scale * (code - zero);
+    at(i) = scale * (code - zero);
   }
+}
+
+// Bits of floats from 0 on are ordered as they are.
+__global__ void largest_kernel(const float* x, float* largest, int64_t rows, int64_t width) {
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (column >= width) return;
+  float mine = 0;
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    mine = fmaxf(mine, fabsf(x[row * width + column]));
+  }
+  atomicMax(reinterpret_cast<unsigned*>(largest) + column, __float_as_uint(mine));
+}
+
+__global__ void half_kernel(float* x, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) x[i] = __half2float(__float2half_rn(x[i]));
 }
 
 __device__ float to_float(float x) { return x; }
@@ -323,12 +344,34 @@ Status heads(const HeadsTask& task, cudaStream_t stream) {
 
 Status simulate(const Simulation& quant, float* x, int64_t rows, int64_t width,
                 cudaStream_t stream) {
-  const int64_t groups = rows * (width / quant.group);
+  const int64_t row_groups = width / quant.group;
+  const int64_t groups = rows * row_groups;
   if (groups == 0) return {};
+  Simulation task = quant;
+  if (task.channels == nullptr) task.stride = width;
   constexpr int kWarps = kThreads / 32;
   simulate_kernel<<<static_cast<unsigned>((groups + kWarps - 1) / kWarps), kThreads, 0, stream>>>(
-      x, groups, quant);
+      x, groups, row_groups, task);
   return check_launch("simulate");
+}
+
+Status largest_magnitudes(const float* x, float* largest, int64_t rows, int64_t width,
+                          cudaStream_t stream) {
+  QUAROT_RETURN_IF_ERROR(
+      check(cudaMemsetAsync(largest, 0, static_cast<size_t>(width) * sizeof(float), stream),
+            "largest_magnitudes"));
+  if (rows == 0) return {};
+  const dim3 grid(static_cast<unsigned>((width + kThreads - 1) / kThreads),
+                  static_cast<unsigned>(std::min<int64_t>(rows, kRowBlocks)));
+  largest_kernel<<<grid, kThreads, 0, stream>>>(x, largest, rows, width);
+  return check_launch("largest_magnitudes");
+}
+
+Status round_to_half(float* x, int64_t count, cudaStream_t stream) {
+  if (count == 0) return {};
+  half_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+      x, count);
+  return check_launch("round_to_half");
 }
 
 Status embed(const float* table, const int32_t* tokens, float factor, float* y, int64_t rows,

@@ -30,9 +30,19 @@ struct Simulation {
   int64_t group = 0;  // divides the width
   float clip = 1;
   bool symmetric = true;
+  // Not the first `width` channels of a row, but these, in their order; rows are `stride` apart.
+  const int32_t* channels = nullptr;
+  int64_t stride = 0;
 };
 Status simulate(const Simulation& quant, float* x, int64_t rows, int64_t width,
                 cudaStream_t stream);
+
+// largest [width] ← max |x| of each column of x [rows, width]; NaN is passed over.
+Status largest_magnitudes(const float* x, float* largest, int64_t rows, int64_t width,
+                          cudaStream_t stream);
+
+// Each of x rounded to float16 and back.
+Status round_to_half(float* x, int64_t count, cudaStream_t stream);
 
 // y [rows, width] ← factor · table[tokens[row]]
 Status embed(const float* table, const int32_t* tokens, float factor, float* y, int64_t rows,

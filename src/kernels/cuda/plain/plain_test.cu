@@ -6,9 +6,13 @@
 #include <random>
 
 #include "kernels/cuda/bench.cuh"
+#include "kernels/cuda/plain/page.h"
 #include "kernels/reference/cache.h"
 #include "kernels/reference/rows.h"
+#include "quant/kept_channels.h"
+#include "quant/page_quant.h"
 #include "quant/quantizer.h"
+#include "tensor/dtype.h"
 
 namespace quarot::cuda {
 namespace {
@@ -162,6 +166,83 @@ TEST(PlainSimulate, EqualsTheQuantisers) {
       }
     }
   }
+}
+
+TEST(PlainSimulate, EqualsTheQuantisersAroundKeptChannels) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  constexpr int64_t kRows = 9;
+  constexpr int64_t kWidth = 100;
+  const auto x = normals(kRows * kWidth, 8);
+  DeviceBuffer<float> device(x);
+  DeviceBuffer<float> device_largest(kWidth);
+  expect_ok(largest_magnitudes(device.get(), device_largest.get(), kRows, kWidth, nullptr));
+  std::vector<float> largest(kWidth, 0.0F);
+  for (size_t i = 0; i < x.size(); ++i) {
+    largest[i % kWidth] = std::max(largest[i % kWidth], std::abs(x[i]));
+  }
+  EXPECT_EQ(device_largest.download(), largest);
+
+  const ActivationQuant quant{4, 24, 0.9F, true};
+  const KeptChannels kept{.count = 4, .bits = 8, .sorted = true};
+  const ChannelOrder order =
+      order_channels(kept, std::vector<double>(largest.begin(), largest.end()), 24);
+  ASSERT_EQ(order.kept, 4);
+  std::vector<float> expected = x;
+  quarot::simulate(quant, kept, order, MatrixRef(expected.data(), kRows, kWidth));
+  const DeviceBuffer<int32_t> channels(order.channels);
+  Simulation task{4, 24, 0.9F, true, channels.get(), kWidth};
+  expect_ok(simulate(task, device.get(), kRows, kWidth - 4, nullptr));
+  task.bits = 8, task.group = 4, task.channels += kWidth - 4;
+  expect_ok(simulate(task, device.get(), kRows, 4, nullptr));
+  EXPECT_EQ(device.download(), expected);
+}
+
+// Keys by channel, before RoPE and after; values by token; with outliers and without.
+TEST(PlainPage, EqualsTheQuantiser) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  constexpr int64_t kHeads = 3;
+  constexpr int64_t kTokens = quarot::kPageTokens;
+  for (const int64_t dim : {int64_t{16}, int64_t{96}}) {
+    auto x = normals(static_cast<size_t>(kTokens * kHeads * dim), 21);
+    x[7] = 40;
+    x[100] = NAN;
+    for (const double outliers : {0.0, 0.02}) {
+      for (const bool by_channel : {true, false}) {
+        std::vector<float> expected = x;
+        for (int64_t head = 0; head < kHeads; ++head) {
+          const MatrixRef page(expected.data() + head * dim, kTokens, dim, kHeads * dim);
+          Matrix rows = by_channel ? transposed(page) : Matrix(page);
+          simulate_page(3, 0.9F, by_channel ? kTokens : dim / 2, outliers, rows);
+          if (by_channel) rows = transposed(rows.view());
+          for (int64_t t = 0; t < kTokens; ++t) std::ranges::copy(rows.row(t), page.row(t).begin());
+        }
+        DeviceBuffer<float> device(x);
+        PageTask task;
+        task.x = device.get();
+        task.stride = kHeads * dim;
+        task.heads = kHeads, task.head_dim = dim;
+        task.bits = 3, task.clip = 0.9F, task.outliers = outliers;
+        task.by_channel = by_channel, task.group = dim / 2;
+        expect_ok(simulate_page(task, nullptr));
+        const auto found = device.download();
+        for (size_t i = 0; i < found.size(); ++i) {
+          if (!std::isnan(expected[i]) || !std::isnan(found[i])) {
+            ASSERT_EQ(found[i], expected[i]) << dim << ", element " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlainHalf, RoundsAsTheHostDoes) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  auto x = normals(1000, 5);
+  x[3] = 70000, x[4] = 1e-7F, x[5] = -3e-5F;
+  DeviceBuffer<float> device(x);
+  expect_ok(round_to_half(device.get(), std::ssize(x), nullptr));
+  for (float& e : x) e = f16_to_float(float_to_f16(e));
+  EXPECT_EQ(device.download(), x);
 }
 
 TEST(PlainSplit, TwoHalvesAreTheFloat) {
