@@ -81,12 +81,27 @@ std::vector<double> alphas_at(Space site, const Outcome& outcome) {
   return alphas;
 }
 
+// Of all layers.
+LayerSeconds preparing(const Outcome& outcome) {
+  LayerSeconds total;
+  for (const LayerReport& layer : outcome.layers) {
+    total.measuring += layer.seconds.measuring;
+    total.passing += layer.seconds.passing;
+    total.rounding += layer.seconds.rounding;
+  }
+  return total;
+}
+
 nlohmann::json to_json(const EvalOptions& options, const Outcome& outcome) {
   nlohmann::json json = {
       {"recipe", outcome.recipe},           {"bits", bits_label(outcome.recipe)},
       {"calibration", outcome.calibration}, {"execution", execution_name(outcome.execution)},
       {"model", options.model.path},        {"device", options.common.device},
       {"seconds", outcome.seconds},         {"peak_bytes", peak_resident_bytes()}};
+  const LayerSeconds seconds = preparing(outcome);
+  json["preparing_seconds"] = {{"measuring", seconds.measuring},
+                               {"passing", seconds.passing},
+                               {"rounding", seconds.rounding}};
   for (const Space site : kSites) {
     if (outcome.recipe.scaling.search)
       json["alphas"][std::string(space_name(site))] = alphas_at(site, outcome);
@@ -134,6 +149,11 @@ void print(const EvalOptions& options, const Outcome& outcome) {
     line("protocol", describe(options.text.perplexity));
     line("tokens", fmt::format("{} in {} windows of {}", outcome.perplexity->tokens,
                                outcome.perplexity->nll.size(), options.text.path));
+  }
+  if (!outcome.calibration.empty()) {
+    const LayerSeconds seconds = preparing(outcome);
+    line("preparing", fmt::format("{:.1f} s measuring, {:.1f} s passing tokens, {:.1f} s rounding",
+                                  seconds.measuring, seconds.passing, seconds.rounding));
   }
   line("time, memory", fmt::format("{}, peak {}", format_seconds(outcome.seconds),
                                    format_bytes(static_cast<double>(peak_resident_bytes()))));

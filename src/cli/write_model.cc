@@ -36,12 +36,13 @@ Recipe without_quantisers(Recipe recipe) {
 }
 
 Status write(const WriteOptions& options) {
-  QUAROT_RETURN_IF_ERROR(options.common.apply());
+  QUAROT_RETURN_IF_ERROR(options.common.apply(true));
   QUAROT_ASSIGN_OR_RETURN(Recipe recipe, options.recipe.recipe());
   if (!options.pack) recipe = without_quantisers(recipe);
   ArtifactOptions artifact;
   artifact.pack = options.pack;
   artifact.calibration = options.recipe.calibration();
+  artifact.device = options.common.compute_device();
   QUAROT_ASSIGN_OR_RETURN(artifact.matrices, matrix_dtype(options.dtype));
   QUAROT_ASSIGN_OR_RETURN(const OpenModel open, open_model(options.model.path));
   Result<ArtifactReport> written = [&] {

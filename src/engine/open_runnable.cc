@@ -26,8 +26,9 @@ Result<RunnableModel> make_runnable(OpenModel open, const Recipe& recipe, Execut
                                     Device device,
                                     const std::optional<std::filesystem::path>& calibration,
                                     Progress& progress) {
-  QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared, prepare_outer(*open.checkpoint, *open.tokenizer,
-                                                                recipe, calibration, progress));
+  QUAROT_ASSIGN_OR_RETURN(
+      PreparedModel prepared,
+      prepare_outer(*open.checkpoint, *open.tokenizer, recipe, calibration, progress, device));
   // One tells of all how they can run.
   QUAROT_ASSIGN_OR_RETURN(Layer first, prepared.next_layer());
   prepared.model.layers.push_back(std::move(first));

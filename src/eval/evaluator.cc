@@ -136,7 +136,7 @@ Status Evaluator::open_reference(Progress& progress) {
 
 Result<PreparedModel> Evaluator::prepare(const Recipe& recipe, Progress& progress) const {
   return prepare_model(*model_->checkpoint, *model_->tokenizer, recipe, options_.calibration,
-                       progress);
+                       progress, options_.device);
 }
 
 ResultKey Evaluator::key_of(const Recipe& recipe) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "recipe/recipe.h"
+#include "runtime/simulated_backend.h"
 
 namespace quarot {
 

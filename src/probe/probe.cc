@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "recipe/principal_basis.h"
 #include "recipe/quantize.h"
+#include "runtime/simulated_backend.h"
 
 namespace quarot {
 
@@ -85,7 +86,7 @@ Result<Model> moved_model(const Checkpoint& checkpoint, Recipe recipe, const Win
   QUAROT_ASSIGN_OR_RETURN(Model model, load_outer(checkpoint));
   QUAROT_ASSIGN_OR_RETURN(const FinishedLayers layers,
                           quantize_model(recipe, windows, layers_of(checkpoint, model.config),
-                                         model, progress, principal));
+                                         model, progress, Device::kCpu, principal));
   QUAROT_RETURN_IF_ERROR(complete(model, layers.next));
   return model;
 }

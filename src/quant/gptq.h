@@ -11,6 +11,7 @@ namespace quarot {
 class Hessian {
  public:
   explicit Hessian(int64_t width) : mean_(width, width, 0.0F) {}
+  Hessian(Matrix matrix, int64_t tokens) : mean_(std::move(matrix)), tokens_(tokens) {}
   void add(ConstMatrixRef inputs);  // [t, width]
   int64_t tokens() const { return tokens_; }
   const Matrix& matrix() const { return mean_; }  // symmetric, both triangles filled

@@ -11,6 +11,7 @@ namespace quarot {
 class CrossMoment {
  public:
   CrossMoment(int64_t outputs, int64_t inputs) : mean_(outputs, inputs, 0.0F) {}
+  CrossMoment(Matrix matrix, int64_t tokens) : mean_(std::move(matrix)), tokens_(tokens) {}
   void add(ConstMatrixRef outputs, ConstMatrixRef inputs);  // [t, outputs], [t, inputs]
   int64_t tokens() const { return tokens_; }
   const Matrix& matrix() const { return mean_; }

@@ -129,7 +129,8 @@ class ArtifactWriter {
     QUAROT_ASSIGN_OR_RETURN(config_,
                             parse_config(checkpoint_.config(), checkpoint_.path().string()));
     recipe_ = fitted(recipe_, config_);
-    QUAROT_ASSIGN_OR_RETURN(pipeline_, LayerPipeline::create(recipe_, config_, progress_));
+    QUAROT_ASSIGN_OR_RETURN(pipeline_,
+                            LayerPipeline::create(recipe_, config_, progress_, options_.device));
     QUAROT_RETURN_IF_ERROR(begin_partial());
     if (recipe_.calibrates()) QUAROT_RETURN_IF_ERROR(calibrate());
     shards_ = config_.layers + 1;

@@ -10,6 +10,7 @@
 
 #include "base/progress.h"
 #include "model/checkpoint.h"
+#include "quarot/execution.h"
 #include "recipe/recipe.h"
 #include "tensor/dtype.h"
 
@@ -19,6 +20,7 @@ struct ArtifactOptions {
   bool pack = false;  // weights of the layers as packed integers (4 or 8 bits, symmetric)
   Dtype matrices = Dtype::kF32;  // the other matrices: kF32, kF16 or kBF16
   std::optional<std::filesystem::path> calibration;
+  Device device = Device::kCpu;  // where calibration tokens run through the layers
 };
 
 struct ArtifactReport {

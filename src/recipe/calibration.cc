@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/random.h"
+#include "runtime/simulated_backend.h"
 #include "runtime/vector_math.h"
 
 namespace quarot {
@@ -122,6 +123,19 @@ std::vector<std::vector<Token>> sample_windows(std::span<const Token> text, int6
     windows.push_back(std::move(ids));
   }
   return windows;
+}
+
+std::span<const std::vector<Token>> first_windows(std::span<const std::vector<Token>> windows,
+                                                  int64_t tokens) {
+  size_t count = 0;
+  for (; count < windows.size() && tokens > 0; ++count) tokens -= std::ssize(windows[count]);
+  return windows.first(count);
+}
+
+int64_t count_tokens(std::span<const std::vector<Token>> windows) {
+  int64_t tokens = 0;
+  for (const std::vector<Token>& window : windows) tokens += std::ssize(window);
+  return tokens;
 }
 
 Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& model,

@@ -9,7 +9,7 @@
 #include "base/progress.h"
 #include "model/model.h"
 #include "quant/gptq.h"
-#include "recipe/layer_stream.h"
+#include "runtime/layer_stream.h"
 
 namespace quarot {
 
@@ -36,6 +36,11 @@ struct LayerStatistics {
 std::vector<std::vector<Token>> sample_windows(std::span<const Token> text, int64_t tokens,
                                                int64_t window, std::optional<Token> bos,
                                                uint64_t seed);
+
+// The first ones, that hold so many tokens together, or all.
+std::span<const std::vector<Token>> first_windows(std::span<const std::vector<Token>> windows,
+                                                  int64_t tokens);
+int64_t count_tokens(std::span<const std::vector<Token>> windows);
 
 // Text the model itself makes up: for calibration where no text is given. Sampled at temperature 1,
 // several sequences side by side.

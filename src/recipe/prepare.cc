@@ -67,7 +67,7 @@ Result<Recipe> recipe_of(const Checkpoint& checkpoint) {
 Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                                     const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,
-                                    Progress& progress) {
+                                    Progress& progress, Device device) {
   PreparedModel prepared;
   QUAROT_ASSIGN_OR_RETURN(prepared.recipe, recipe_of(checkpoint));
   const bool treated = checkpoint.manifest().has_value();
@@ -101,11 +101,11 @@ Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenize
   if (prepared.recipe.uses_principal_basis()) {
     QUAROT_ASSIGN_OR_RETURN(principal,
                             principal_basis(prepared.recipe, windows, layers_of(checkpoint, config),
-                                            prepared.model, progress));
+                                            prepared.model, progress, device));
   }
   QUAROT_ASSIGN_OR_RETURN(FinishedLayers layers,
                           quantize_model(prepared.recipe, windows, layers_of(checkpoint, config),
-                                         prepared.model, progress, principal));
+                                         prepared.model, progress, device, principal));
   prepared.next_layer = std::move(layers.next);
   prepared.reports = std::move(layers.reports);
   return prepared;
@@ -114,9 +114,9 @@ Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenize
 Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                                     const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,
-                                    Progress& progress) {
-  QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared,
-                          prepare_outer(checkpoint, tokenizer, recipe, calibration, progress));
+                                    Progress& progress, Device device) {
+  QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared, prepare_outer(checkpoint, tokenizer, recipe,
+                                                                calibration, progress, device));
   QUAROT_RETURN_IF_ERROR(complete(prepared.model, prepared.next_layer));
   return prepared;
 }

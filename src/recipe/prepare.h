@@ -35,18 +35,19 @@ std::string calibration_source(const Recipe& recipe,
 // activations and the cache are quantised.
 bool same_weights(const Recipe& a, const Recipe& b);
 
-// Loads, calibrates, rotates and quantises (simulated). A model that quarot wrote carries its
+// Loads, calibrates, rotates and quantises (simulated); the device is where calibration tokens run
+// through the layers. A model that quarot wrote carries its
 // recipe already: another one on top of it is kInvalidArgument. The layers are all yet to come …
 Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                                     const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,
-                                    Progress& progress);
+                                    Progress& progress, Device device = Device::kCpu);
 
 // … or all there.
 Result<PreparedModel> prepare_model(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                                     const Recipe& recipe,
                                     const std::optional<std::filesystem::path>& calibration,
-                                    Progress& progress);
+                                    Progress& progress, Device device = Device::kCpu);
 
 // The recipe a checkpoint carries in its manifest; float where it has none.
 Result<Recipe> recipe_of(const Checkpoint& checkpoint);

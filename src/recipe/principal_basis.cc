@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "quant/gptq.h"
+#include "recipe/calibration.h"
+#include "runtime/make_backend.h"
 
 namespace quarot {
 
@@ -54,22 +56,22 @@ BasicMatrix<double> eigenvectors(const Matrix& symmetric) {
 
 Result<Orthogonal> principal_basis(const Recipe& recipe,
                                    std::span<const std::vector<Token>> windows,
-                                   const NextLayer& floats, const Model& model,
-                                   Progress& progress) {
-  LayerStream stream(model.config, {}, {}, progress);
-  int64_t tokens = 0;
-  for (const std::vector<Token>& window : windows) {
-    if (tokens >= recipe.calibration_tokens) break;
-    tokens += static_cast<int64_t>(window.size());
-    stream.add_window(window, embedding_rows(model.embedding, window));
+                                   const NextLayer& floats, const Model& model, Progress& progress,
+                                   Device device) {
+  QUAROT_ASSIGN_OR_RETURN(const std::unique_ptr<LayerStream> stream,
+                          make_layer_stream(model.config, {}, {}, device, progress));
+  const auto measured = first_windows(windows, recipe.calibration_tokens);
+  QUAROT_RETURN_IF_ERROR(stream->reserve(count_tokens(measured)));
+  for (const std::vector<Token>& window : measured) {
+    QUAROT_RETURN_IF_ERROR(stream->add_window(window, embedding_rows(model.embedding, window)));
   }
   NormObserver observer(model.config.hidden);
   progress.stage("finding principal components", model.config.layers);
   for (int64_t i = 0; i < model.config.layers; ++i) {
     QUAROT_ASSIGN_OR_RETURN(Layer layer, floats());
-    observer.layer = &stream.put_layer(i, std::move(layer));
-    QUAROT_RETURN_IF_ERROR(stream.run_layer(&observer));
-    stream.take_layer();
+    observer.layer = &stream->put_layer(i, std::move(layer));
+    QUAROT_RETURN_IF_ERROR(stream->run_layer(&observer));
+    stream->take_layer();
     progress.advance(1);
   }
   return Orthogonal::dense(eigenvectors(observer.hessian.matrix()));

@@ -2,7 +2,9 @@
 // 2024, section 3), one for the whole model, with nothing sliced away.
 #pragma once
 
-#include "recipe/layer_stream.h"
+#include "base/progress.h"
+#include "model/model.h"
+#include "quarot/execution.h"
 #include "recipe/recipe.h"
 #include "rotation/orthogonal.h"
 
@@ -14,6 +16,7 @@ namespace quarot {
 // needed than its embedding.
 Result<Orthogonal> principal_basis(const Recipe& recipe,
                                    std::span<const std::vector<Token>> windows,
-                                   const NextLayer& floats, const Model& model, Progress& progress);
+                                   const NextLayer& floats, const Model& model, Progress& progress,
+                                   Device device = Device::kCpu);
 
 }  // namespace quarot

@@ -4,8 +4,10 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "quant/pack.h"
 #include "recipe/head_balance.h"
+#include "runtime/make_backend.h"
 
 namespace quarot {
 
@@ -42,78 +44,109 @@ LayerCenters cache_centers(const Recipe& recipe, const LayerStatistics& statisti
 }
 
 LayerPipeline::LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress,
-                             const std::optional<Orthogonal>& principal)
+                             Device device, const std::optional<Orthogonal>& principal)
     : recipe_(recipe),
       config_(config),
       transformer_(config, recipe.transforms, principal),
-      original_(config, {}, {}, progress),
-      target_(config, {}, {}, progress),
-      rounded_(config, transformer_.online(),
-               recipe.gptq_quantized_inputs ? recipe.precision : Precision(), progress) {}
+      progress_(progress),
+      device_(device) {}
 
 Result<std::unique_ptr<LayerPipeline>> LayerPipeline::create(
-    const Recipe& recipe, const ModelConfig& config, Progress& progress,
+    const Recipe& recipe, const ModelConfig& config, Progress& progress, Device device,
     const std::optional<Orthogonal>& principal) {
   QUAROT_RETURN_IF_ERROR(check(recipe, config));
-  return std::unique_ptr<LayerPipeline>(new LayerPipeline(recipe, config, progress, principal));
+  return std::unique_ptr<LayerPipeline>(
+      new LayerPipeline(recipe, config, progress, device, principal));
 }
 
 Status LayerPipeline::begin(std::span<const std::vector<Token>> windows, Embed embed) {
-  int64_t measured = 0;
-  for (const std::vector<Token>& window : windows) {
-    const auto count = static_cast<int64_t>(window.size());
-    QUAROT_RETURN_IF_ERROR(check_batch({window, {{0, 0, count, 0}}}, config_));
-    QUAROT_ASSIGN_OR_RETURN(Matrix rows, embed(window));
-    if (recipe_.uses_statistics() && measured < recipe_.calibration_tokens) {
-      original_.add_window(window, rows);
-      measured += count;
-    }
-    if (!recipe_.uses_hessians()) continue;
-    if (recipe_.gptq_residual > 0) target_.add_window(window, rows);
-    transformer_.transform_embedding(rows);
-    rounded_.add_window(window, std::move(rows));
+  if (recipe_.uses_statistics()) {
+    const auto measured = first_windows(windows, recipe_.calibration_tokens);
+    QUAROT_ASSIGN_OR_RETURN(original_, open_stream(measured, embed, false));
+    if (recipe_.uses_sample())
+      sample_every_ = std::max<int64_t>(count_tokens(measured) / kSampleRows, 1);
   }
-  if (recipe_.uses_sample()) sample_every_ = std::max<int64_t>(measured / kSampleRows, 1);
+  if (!recipe_.uses_hessians()) return {};
+  if (recipe_.gptq_residual > 0) {
+    QUAROT_ASSIGN_OR_RETURN(target_, open_stream(windows, embed, false));
+  }
+  QUAROT_ASSIGN_OR_RETURN(rounded_, open_stream(windows, embed, true));
   return {};
+}
+
+// Of the float model as it is, or of what the recipe makes of it.
+Result<std::unique_ptr<LayerStream>> LayerPipeline::open_stream(
+    std::span<const std::vector<Token>> windows, Embed embed, bool transformed) const {
+  const bool quantised = transformed && recipe_.gptq_quantized_inputs;
+  QUAROT_ASSIGN_OR_RETURN(
+      std::unique_ptr<LayerStream> stream,
+      make_layer_stream(config_, transformed ? transformer_.online() : OnlineTransforms(),
+                        quantised ? recipe_.precision : Precision(), device_, progress_));
+  QUAROT_RETURN_IF_ERROR(stream->reserve(count_tokens(windows)));
+  for (const std::vector<Token>& window : windows) {
+    QUAROT_RETURN_IF_ERROR(check_batch({window, {{0, 0, std::ssize(window), 0}}}, config_));
+    QUAROT_ASSIGN_OR_RETURN(Matrix rows, embed(window));
+    if (transformed) transformer_.transform_embedding(rows);
+    QUAROT_RETURN_IF_ERROR(stream->add_window(window, std::move(rows)));
+  }
+  return stream;
 }
 
 Result<LayerReport> LayerPipeline::finish(int64_t index, Layer& layer) {
   LayerReport report;
-  ScaledSites scaled;
+  LayerScales scales;
   LayerCenters centers;
-  if (original_.windows() > 0) {
-    original_.put_layer(index, std::move(layer));
-    const Result<LayerStatistics> statistics =
-        collect_statistics(original_, sample_every_, recipe_.scaling.head_bases);
-    layer = original_.take_layer();
-    if (!statistics.ok()) return statistics.error();
-    scaled = scale_sites(recipe_, config_, transformer_, index, layer, *statistics);
-    if (recipe_.scaling.head_bases) {
-      QUAROT_ASSIGN_OR_RETURN(HeadBalance heads, balance_heads(config_, recipe_.scaling.alpha,
-                                                               layer[Role::kOutput].weight,
-                                                               *statistics->attention_output));
-      scaled.scales.value = std::move(heads.scale);
-      scaled.scales.value_basis = std::move(heads.bases);
-    }
-    centers = cache_centers(recipe_, *statistics);
-    order_channels(index, scaled.scales, *statistics, layer);
-    report.alphas = scaled.alphas;
-  }
+  if (original_) QUAROT_RETURN_IF_ERROR(measure(index, layer, scales, centers, report));
   std::optional<ResidualTarget> target;
-  if (target_.windows() > 0) {
-    target_.put_layer(index, layer);
-    target = {&target_, transformer_.basis_of(Space::kResidual, {}, index)};
+  if (target_) {
+    target_->put_layer(index, layer);
+    target = {target_.get(), transformer_.basis_of(Space::kResidual, {}, index)};
   }
-  transformer_.transform_layer(layer, index, scaled.scales, centers);
-  if (!recipe_.weights.enabled()) return report;
-  if (recipe_.uses_hessians()) {
-    QUAROT_ASSIGN_OR_RETURN(report.errors,
-                            round_under_hessians(recipe_, index, rounded_, target, layer));
-    target_.take_layer();
-  } else {
+  transformer_.transform_layer(layer, index, scales, centers);
+  const Stopwatch watch;
+  if (rounded_) {
+    QUAROT_ASSIGN_OR_RETURN(
+        const RoundedLayer rounded,
+        round_under_hessians(recipe_, index, *rounded_, target ? &*target : nullptr, layer));
+    if (target_) target_->take_layer();
+    report.errors = rounded.errors;
+    report.seconds.passing = rounded.passing;
+  } else if (recipe_.weights.enabled()) {
     QUAROT_ASSIGN_OR_RETURN(report.errors, round_to_nearest(recipe_, index, layer));
   }
+  report.seconds.rounding = watch.seconds() - report.seconds.passing;
+  if (index + 1 == config_.layers) drop_streams();
   return report;
+}
+
+Status LayerPipeline::measure(int64_t index, Layer& layer, LayerScales& scales,
+                              LayerCenters& centers, LayerReport& report) {
+  const Stopwatch watch;
+  original_->put_layer(index, std::move(layer));
+  const Result<LayerStatistics> statistics =
+      collect_statistics(*original_, sample_every_, recipe_.scaling.head_bases);
+  layer = original_->take_layer();
+  if (!statistics.ok()) return statistics.error();
+  ScaledSites scaled = scale_sites(recipe_, config_, transformer_, index, layer, *statistics);
+  if (recipe_.scaling.head_bases) {
+    QUAROT_ASSIGN_OR_RETURN(HeadBalance heads, balance_heads(config_, recipe_.scaling.alpha,
+                                                             layer[Role::kOutput].weight,
+                                                             *statistics->attention_output));
+    scaled.scales.value = std::move(heads.scale);
+    scaled.scales.value_basis = std::move(heads.bases);
+  }
+  centers = cache_centers(recipe_, *statistics);
+  order_channels(index, scaled.scales, *statistics, layer);
+  scales = std::move(scaled.scales);
+  report.alphas = scaled.alphas;
+  report.seconds.measuring = watch.seconds();
+  return {};
+}
+
+void LayerPipeline::drop_streams() {
+  original_.reset();
+  target_.reset();
+  rounded_.reset();
 }
 
 // By what calibration saw, moved into the basis of each site.
@@ -138,17 +171,17 @@ void LayerPipeline::order_channels(int64_t index, const LayerScales& scales,
 
 Status LayerPipeline::skip(int64_t index, Layer original, Layer finished) {
   dequantize(finished);
-  if (target_.windows() > 0) {
-    target_.put_layer(index, original);
-    QUAROT_RETURN_IF_ERROR(target_.run_layer());
-    target_.take_layer();
-  }
-  original_.put_layer(index, std::move(original));
-  rounded_.put_layer(index, std::move(finished));
-  for (LayerStream* stream : {&original_, &rounded_}) {
+  const auto run = [&](LayerStream* stream, const Layer& layer) -> Status {
+    if (stream == nullptr) return {};
+    stream->put_layer(index, layer);
     QUAROT_RETURN_IF_ERROR(stream->run_layer());
     stream->take_layer();
-  }
+    return {};
+  };
+  QUAROT_RETURN_IF_ERROR(run(original_.get(), original));
+  QUAROT_RETURN_IF_ERROR(run(target_.get(), original));
+  QUAROT_RETURN_IF_ERROR(run(rounded_.get(), finished));
+  if (index + 1 == config_.layers) drop_streams();
   return {};
 }
 
@@ -163,10 +196,10 @@ void quantize_tables(const Recipe& recipe, Model& model) {
 
 Result<FinishedLayers> quantize_model(const Recipe& recipe,
                                       std::span<const std::vector<Token>> windows, NextLayer floats,
-                                      Model& model, Progress& progress,
+                                      Model& model, Progress& progress, Device device,
                                       const std::optional<Orthogonal>& principal) {
   QUAROT_ASSIGN_OR_RETURN(std::shared_ptr<LayerPipeline> pipeline,
-                          LayerPipeline::create(recipe, model.config, progress, principal));
+                          LayerPipeline::create(recipe, model.config, progress, device, principal));
   QUAROT_RETURN_IF_ERROR(pipeline->begin(windows, [&](std::span<const Token> tokens) {
     return Result<Matrix>(embedding_rows(model.embedding, tokens));
   }));

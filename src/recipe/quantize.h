@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/progress.h"
+#include "quarot/execution.h"
 #include "recipe/calibration.h"
 #include "recipe/recipe.h"
 #include "recipe/round_layer.h"
@@ -13,17 +14,25 @@
 
 namespace quarot {
 
+struct LayerSeconds {
+  double measuring = 0;  // the float model's activations, and the search for scales
+  double passing = 0;    // the tokens through the layer as its weights become rounded
+  double rounding = 0;
+};
+
 // What was found out on the way.
 struct LayerReport {
   LayerErrors errors{};
   SiteAlphas alphas{};  // of the scaling before rotating; searched or not
+  LayerSeconds seconds;
 };
 
 LayerCenters cache_centers(const Recipe& recipe, const LayerStatistics& statistics);
 
 // The way of every layer, one after another, from float to what the recipe makes of it: measured,
 // moved into its bases, rounded. It holds no layer; of the calibration tokens it holds residual
-// streams, of the float model and of the rounded one.
+// streams, of the float model and of the rounded one, on the device that runs them through the
+// layers, and drops them after the last one.
 class LayerPipeline {
  public:
   using Embed = FunctionRef<Result<Matrix>(std::span<const Token>)>;
@@ -31,7 +40,7 @@ class LayerPipeline {
   // kInvalidArgument where the recipe does not fit the model. `principal`: see Transformer.
   static Result<std::unique_ptr<LayerPipeline>> create(
       const Recipe& recipe, const ModelConfig& config, Progress& progress,
-      const std::optional<Orthogonal>& principal = std::nullopt);
+      Device device = Device::kCpu, const std::optional<Orthogonal>& principal = std::nullopt);
 
   // Before the first layer, where the recipe calibrates: the tokens, and `embed` for their rows of
   // the embedding in the model's own basis.
@@ -46,17 +55,24 @@ class LayerPipeline {
   const Transformer& transformer() const { return transformer_; }
 
  private:
-  LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress,
+  LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress, Device device,
                 const std::optional<Orthogonal>& principal);
+  Result<std::unique_ptr<LayerStream>> open_stream(std::span<const std::vector<Token>> windows,
+                                                   Embed embed, bool transformed) const;
+  Status measure(int64_t index, Layer& layer, LayerScales& scales, LayerCenters& centers,
+                 LayerReport& report);
+  void drop_streams();
   void order_channels(int64_t index, const LayerScales& scales, const LayerStatistics& statistics,
                       Layer& layer) const;
 
   Recipe recipe_;
   ModelConfig config_;
   Transformer transformer_;
-  LayerStream original_;  // for statistics
-  LayerStream target_;    // the same float model, for what GPTQ aims at
-  LayerStream rounded_;   // for GPTQ
+  Progress& progress_;
+  Device device_;
+  std::unique_ptr<LayerStream> original_;  // for statistics
+  std::unique_ptr<LayerStream> target_;    // the same float model, for what GPTQ aims at
+  std::unique_ptr<LayerStream> rounded_;   // for GPTQ
   int64_t sample_every_ = 0;
 };
 
@@ -75,6 +91,7 @@ struct FinishedLayers {
 Result<FinishedLayers> quantize_model(const Recipe& recipe,
                                       std::span<const std::vector<Token>> windows, NextLayer floats,
                                       Model& model, Progress& progress,
+                                      Device device = Device::kCpu,
                                       const std::optional<Orthogonal>& principal = std::nullopt);
 
 }  // namespace quarot

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "recipe/prepare.h"
+#include "runtime/cpu_layer_stream.h"
 #include "support/quantized.h"
 #include "support/synthetic.h"
 
@@ -141,9 +142,9 @@ TEST(CollectStatistics, AreTheMomentsOverAllWindows) {
   const std::vector<std::vector<Token>> windows = {testing::random_tokens(9, 96, 1),
                                                    testing::random_tokens(30, 96, 2)};
   NoProgress progress;
-  LayerStream stream(model.config, {}, {}, progress);
+  CpuLayerStream stream(model.config, {}, {}, progress);
   for (const std::vector<Token>& window : windows)
-    stream.add_window(window, embedded(model, window));
+    testing::expect_ok(stream.add_window(window, embedded(model, window)));
   std::vector<LayerStatistics> statistics;
   for (int64_t i = 0; i < 2; ++i) {
     stream.put_layer(i, model.layers[static_cast<size_t>(i)]);

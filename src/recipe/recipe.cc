@@ -11,6 +11,7 @@
 #include "model/json_fields.h"
 #include "quant/e8_lattice.h"
 #include "recipe/rivals.h"
+#include "runtime/cpu_backend.h"
 
 namespace quarot {
 

@@ -10,7 +10,7 @@
 #include "model/transform.h"
 #include "quant/gptq.h"
 #include "quant/quantizer.h"
-#include "runtime/simulated_backend.h"
+#include "runtime/precision.h"
 
 namespace quarot {
 

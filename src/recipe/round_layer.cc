@@ -3,10 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "quant/regression.h"
+#include "base/stopwatch.h"
 #include "recipe/weight_rounder.h"
-#include "runtime/vector_math.h"
-#include "tensor/gemm.h"
 
 namespace quarot {
 
@@ -26,21 +24,6 @@ double weight_error(const Matrix& weight, const Matrix& rounded) {
   return norm > 0 ? difference / norm : 0;
 }
 
-// Keeps what one space carries of a window.
-class RowsObserver final : public SiteObserver {
- public:
-  explicit RowsObserver(Space space) : space_(space) {}
-
-  void observe(int64_t, Space space, ConstMatrixRef rows) override {
-    if (space == space_) rows_ = Matrix(rows);
-  }
-  const Matrix& rows() const { return rows_; }
-
- private:
-  Space space_;
-  Matrix rows_;
-};
-
 // The error is the report's where there is a Hessian.
 Result<RoundingError> round_linear(const WeightRounder& rounder, int64_t index, Role role,
                                    Layer& layer, const Hessian* hessian) {
@@ -57,9 +40,9 @@ void drop_floats(Linear& linear) {
   if (linear.quantized) linear.weight = Matrix();
 }
 
-using Step = FunctionRef<void(SimulatedBackend&)>;
+using Step = LayerStream::Step;
 
-constexpr auto kAttention = [](SimulatedBackend& backend) {
+constexpr auto kAttention = [](Backend& backend) {
   backend.normalize(0, Space::kAttentionInput);
   backend.project_qkv(0);
   backend.append_cache(0);
@@ -67,7 +50,7 @@ constexpr auto kAttention = [](SimulatedBackend& backend) {
   backend.mix_heads(0);
 };
 
-constexpr auto kHidden = [](SimulatedBackend& backend) {
+constexpr auto kHidden = [](Backend& backend) {
   backend.normalize(0, Space::kFfnInput);
   backend.project_gate_up(0);
   backend.gate(0);
@@ -77,7 +60,7 @@ constexpr auto kHidden = [](SimulatedBackend& backend) {
 class HessianRounder {
  public:
   HessianRounder(const Recipe& recipe, int64_t index, LayerStream& stream,
-                 const std::optional<ResidualTarget>& target, Layer& layer)
+                 const ResidualTarget* target, Layer& layer)
       : recipe_(recipe), index_(index), stream_(stream), target_(target), layer_(layer) {}
 
   // Each step runs all windows up to the inputs of some linears, then rounds these. What a step
@@ -86,81 +69,65 @@ class HessianRounder {
   Status run() {
     QUAROT_RETURN_IF_ERROR(
         round(Space::kAttentionInput, {Role::kQuery, Role::kKey, Role::kValue},
-              [](SimulatedBackend& backend) { backend.normalize(0, Space::kAttentionInput); }));
-    QUAROT_RETURN_IF_ERROR(round_writer(Space::kAttentionOutput, Role::kOutput, kAttention,
-                                        &SimulatedBackend::project_output));
+              [](Backend& backend) { backend.normalize(0, Space::kAttentionInput); }));
     QUAROT_RETURN_IF_ERROR(
-        round(Space::kFfnInput, {Role::kGate, Role::kUp}, [](SimulatedBackend& backend) {
-          backend.mix_heads(0);
-          backend.project_output(0);
-          backend.normalize(0, Space::kFfnInput);
-        }));
+        round_writer(Space::kAttentionOutput, Role::kOutput, kAttention, &Backend::project_output));
+    QUAROT_RETURN_IF_ERROR(round(Space::kFfnInput, {Role::kGate, Role::kUp}, [](Backend& backend) {
+      backend.mix_heads(0);
+      backend.project_output(0);
+      backend.normalize(0, Space::kFfnInput);
+    }));
     QUAROT_RETURN_IF_ERROR(
-        round_writer(Space::kFfnHidden, Role::kDown, kHidden, &SimulatedBackend::project_down));
-    return stream_.run_step([](SimulatedBackend& backend) {
+        round_writer(Space::kFfnHidden, Role::kDown, kHidden, &Backend::project_down));
+    const Stopwatch watch;
+    QUAROT_RETURN_IF_ERROR(stream_.run_step([](Backend& backend) {
       kHidden(backend);
       backend.project_down(0);
-    });
-  }
-
-  const LayerErrors& errors() const { return errors_; }
-
- private:
-  Status round(Space site, std::initializer_list<Role> readers, Step step) {
-    const WeightRounder rounder = rounder_of(site, *readers.begin());
-    Hessian hessian(rounder.width());
-    RowsObserver seen(site);
-    for (int64_t window = 0; window < stream_.windows(); ++window) {
-      QUAROT_RETURN_IF_ERROR(stream_.run_window(window, step, &seen));
-      hessian.add(rounder.inputs(seen.rows()));
-    }
-    for (const Role role : readers) QUAROT_RETURN_IF_ERROR(round(rounder, role, hessian));
+    }));
+    rounded_.passing += watch.seconds();
     return {};
   }
 
-  Status round_writer(Space site, Role role, Step step,
-                      void (SimulatedBackend::*project)(int64_t)) {
-    if (!target_) return round(site, {role}, step);
-    QUAROT_RETURN_IF_ERROR(target_->stream->run_step([&](SimulatedBackend& backend) {
+  const RoundedLayer& rounded() const { return rounded_; }
+
+ private:
+  Status round(Space site, std::initializer_list<Role> readers, Step step) {
+    const Stopwatch watch;
+    QUAROT_ASSIGN_OR_RETURN(StreamMoments moments, stream_.moments(site, step, nullptr));
+    rounded_.passing += watch.seconds();
+    const WeightRounder rounder = rounder_of(site, *readers.begin());
+    const Hessian hessian = rounder.inputs(std::move(moments.inputs));
+    for (const Role role : readers) QUAROT_RETURN_IF_ERROR(round(rounder, role, hessian));
+    stream_.weights_changed(site);
+    return {};
+  }
+
+  Status round_writer(Space site, Role role, Step step, void (Backend::*project)(int64_t)) {
+    if (target_ == nullptr) return round(site, {role}, step);
+    const Stopwatch watch;
+    QUAROT_RETURN_IF_ERROR(target_->stream->run_step([&](Backend& backend) {
       step(backend);
       (backend.*project)(0);
     }));
+    QUAROT_ASSIGN_OR_RETURN(StreamMoments moments, stream_.moments(site, step, target_));
+    rounded_.passing += watch.seconds();
     const WeightRounder rounder = rounder_of(site, role);
-    Matrix& weight = layer_[role].weight;
-    Hessian hessian(rounder.width());
-    CrossMoment lacking(weight.rows(), rounder.width());
-    RowsObserver seen(site);
-    for (int64_t window = 0; window < stream_.windows(); ++window) {
-      QUAROT_RETURN_IF_ERROR(stream_.run_window(window, step, &seen));
-      const Matrix inputs = rounder.inputs(seen.rows());
-      hessian.add(inputs);
-      lacking.add(lack(window, layer_[role], seen.rows()), inputs);
-    }
-    QUAROT_ASSIGN_OR_RETURN(Matrix change, regress(lacking, hessian, kRidge));
+    const Hessian hessian = rounder.inputs(std::move(moments.inputs));
+    QUAROT_ASSIGN_OR_RETURN(Matrix change,
+                            regress(rounder.inputs(*std::move(moments.lacking)), hessian, kRidge));
     for (float& x : change.elements()) x *= static_cast<float>(recipe_.gptq_residual);
-    rounder.add(std::move(change), weight);
-    return round(rounder, role, hessian);
+    rounder.add(std::move(change), layer_[role].weight);
+    QUAROT_RETURN_IF_ERROR(round(rounder, role, hessian));
+    stream_.weights_changed(site);
+    return {};
   }
 
   WeightRounder rounder_of(Space site, Role reader) const {
     return {recipe_, index_, site, layer_.orders[site_index(site)], layer_[reader].weight.cols()};
   }
 
-  // What the residual stream would lack, were the writer of these inputs not rounded.
-  Matrix lack(int64_t window, const Linear& writer, ConstMatrixRef inputs) const {
-    Matrix result(target_->stream->residual(window));
-    if (!target_->basis.is_identity()) change_basis(result, target_->basis);
-    Matrix reached(stream_.residual(window));
-    matmul_transposed(inputs, writer.weight, reached, true);
-    for (int64_t r = 0; r < result.rows(); ++r) {
-      if (!writer.bias.empty()) add(writer.bias, reached.row(r));
-      subtract(reached.row(r), result.row(r));
-    }
-    return result;
-  }
-
   Status round(const WeightRounder& rounder, Role role, const Hessian& hessian) {
-    QUAROT_ASSIGN_OR_RETURN(errors_[static_cast<size_t>(role)],
+    QUAROT_ASSIGN_OR_RETURN(rounded_.errors[static_cast<size_t>(role)],
                             round_linear(rounder, index_, role, layer_, &hessian));
     return {};
   }
@@ -168,9 +135,9 @@ class HessianRounder {
   const Recipe& recipe_;
   int64_t index_;
   LayerStream& stream_;
-  const std::optional<ResidualTarget>& target_;
+  const ResidualTarget* target_;
   Layer& layer_;
-  LayerErrors errors_;
+  RoundedLayer rounded_;
 };
 
 }  // namespace
@@ -188,15 +155,14 @@ Result<LayerErrors> round_to_nearest(const Recipe& recipe, int64_t index, Layer&
   return errors;
 }
 
-Result<LayerErrors> round_under_hessians(const Recipe& recipe, int64_t index, LayerStream& stream,
-                                         const std::optional<ResidualTarget>& target,
-                                         Layer& layer) {
+Result<RoundedLayer> round_under_hessians(const Recipe& recipe, int64_t index, LayerStream& stream,
+                                          const ResidualTarget* target, Layer& layer) {
   HessianRounder rounder(recipe, index, stream, target, stream.put_layer(index, std::move(layer)));
   const Status rounded = rounder.run();
   layer = stream.take_layer();
   QUAROT_RETURN_IF_ERROR(rounded);
   std::ranges::for_each(layer.linears, drop_floats);
-  return rounder.errors();
+  return rounder.rounded();
 }
 
 }  // namespace quarot

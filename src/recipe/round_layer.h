@@ -5,9 +5,8 @@
 #include <array>
 #include <optional>
 
-#include "model/basis.h"
-#include "recipe/layer_stream.h"
 #include "recipe/recipe.h"
+#include "runtime/layer_stream.h"
 
 namespace quarot {
 
@@ -18,27 +17,27 @@ struct RoundingError {
 };
 using LayerErrors = std::array<RoundingError, kRoles.size()>;  // by role
 
+struct RoundedLayer {
+  LayerErrors errors{};
+  double passing = 0;  // seconds of it that the tokens took
+};
+
 // Each weight to the nearest.
 Result<LayerErrors> round_to_nearest(const Recipe& recipe, int64_t index, Layer& layer);
-
-// The residual stream that o_proj and down_proj aim at: the float model's.
-struct ResidualTarget {
-  LayerStream* stream;  // the float layer stands in it, in the model's own basis
-  Basis basis;          // of the residual stream of the model being rounded
-};
 
 // Each by GPTQ, or with the clip ratios that suit the outputs, under the Hessian of the inputs that
 // the already rounded ones before it, in this layer and in those before, produce (Frantar et al.
 // 2023, section 3.3). Runs the stream through the layer. Memory beside both: one Hessian and its
 // factor.
 //
-// With a target the two linears that write the residual stream are moved first, by ridge regression
-// on their inputs x, to where the stream behind them comes nearest to the float model's: W + D, D
-// the least squares answer to h_float − (h + W·x) ≈ D·x. So each repairs what all the rounding
-// before it has done to the stream, not only its own (as LoaQ, Lin and Wan 2025, and QEP, Arai and
-// Ichikawa 2025, do for the outputs). q, k, v, gate and up keep their weights: what regression on
-// noisy inputs would give them is attenuated, and softmax and gates do not forgive that.
-Result<LayerErrors> round_under_hessians(const Recipe& recipe, int64_t index, LayerStream& stream,
-                                         const std::optional<ResidualTarget>& target, Layer& layer);
+// With a target, the float model (its layer stands in its stream, in the model's own basis), the
+// two linears that write the residual stream are moved first, by ridge regression on their inputs
+// x, to where the stream behind them comes nearest to the float model's: W + D, D the least squares
+// answer to h_float − (h + W·x) ≈ D·x. So each repairs what all the rounding before it has done to
+// the stream, not only its own (as LoaQ, Lin and Wan 2025, and QEP, Arai and Ichikawa 2025, do for
+// the outputs). q, k, v, gate and up keep their weights: what regression on noisy inputs would give
+// them is attenuated, and softmax and gates do not forgive that.
+Result<RoundedLayer> round_under_hessians(const Recipe& recipe, int64_t index, LayerStream& stream,
+                                          const ResidualTarget* target, Layer& layer);
 
 }  // namespace quarot

@@ -1,5 +1,7 @@
 #include "recipe/weight_rounder.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/random.h"
 #include "quant/e8_lattice.h"
@@ -20,11 +22,33 @@ Orthogonal WeightRounder::incoherent(std::string_view name, int64_t width) const
                                                      : Orthogonal::randomised_hadamard(width, seed);
 }
 
-Matrix WeightRounder::inputs(ConstMatrixRef rows) const {
-  if (!order_.channels.empty()) return gather(rows, order_.rest());
-  Matrix seen(rows);
-  if (input_) input_->apply(seen);
-  return seen;
+// S·H·Sᵀ of inputs S·x; turned in float64, or what a loud channel is rounded by would drown what
+// the quiet ones say.
+Hessian WeightRounder::inputs(Hessian hessian) const {
+  const Matrix& h = hessian.matrix();
+  if (!order_.channels.empty()) {
+    const Matrix columns = gather(h, order_.rest());
+    return {gather(transposed(columns.view()), order_.rest()), hessian.tokens()};
+  }
+  if (!input_) return hessian;
+  BasicMatrix<double> turned(h.rows(), h.cols());
+  std::ranges::copy(h.elements(), turned.data());
+  for (int side = 0; side < 2; ++side) {
+    input_->apply(turned);
+    turned = transposed(turned.view());
+  }
+  Matrix result(h.rows(), h.cols());
+  std::ranges::transform(turned.elements(), result.data(),
+                         [](double x) { return static_cast<float>(x); });
+  return {std::move(result), hessian.tokens()};
+}
+
+CrossMoment WeightRounder::inputs(CrossMoment cross) const {
+  if (!order_.channels.empty()) return {gather(cross.matrix(), order_.rest()), cross.tokens()};
+  if (!input_) return cross;
+  Matrix turned(cross.matrix().view());
+  input_->apply(turned);
+  return {std::move(turned), cross.tokens()};
 }
 
 void WeightRounder::add(Matrix change, Matrix& weight) const {

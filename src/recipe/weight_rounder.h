@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "quant/kept_channels.h"
+#include "quant/regression.h"
 #include "recipe/recipe.h"
 
 namespace quarot {
@@ -16,9 +17,10 @@ class WeightRounder {
   WeightRounder(const Recipe& recipe, int64_t index, Space site, const ChannelOrder& order,
                 int64_t site_width);
 
-  // The rows of the site as the Hessian must see them, [rows, width()]: without kept channels,
-  // which are not rounded under it; in the basis in which weights are rounded.
-  Matrix inputs(ConstMatrixRef rows) const;
+  // The moments of the site's rows as those of what is rounded, of width(): without kept channels,
+  // in the basis in which weights are rounded.
+  Hessian inputs(Hessian hessian) const;
+  CrossMoment inputs(CrossMoment cross) const;
   int64_t width() const { return width_; }
 
   // Adds a change for those inputs, [outputs, width()], to the weight.

@@ -53,8 +53,15 @@ TEST(WeightRounder, LeavesKeptColumnsOut) {
   EXPECT_NEAR(linear.weight(0, 1), 91 * 70.3 / 127, 1e-4);
   EXPECT_EQ(linear.weight(0, 4), 2.0F);
   // What the Hessian sees.
-  const Matrix seen = rounder.inputs(row({10, 11, 12, 13, 14}));
-  EXPECT_TRUE(std::ranges::equal(seen.elements(), std::vector<float>{10, 12, 14}));
+  Hessian seen(5);
+  seen.add(row({10, 11, 12, 13, 14}));
+  Hessian expected(3);
+  expected.add(row({10, 12, 14}));
+  EXPECT_EQ(squared_error(rounder.inputs(seen).matrix(), expected.matrix()), 0);
+  CrossMoment lacking(1, 5);
+  lacking.add(row({2}), row({10, 11, 12, 13, 14}));
+  EXPECT_TRUE(std::ranges::equal(rounder.inputs(lacking).matrix().elements(),
+                                 std::vector<float>{40, 48, 56}));
 }
 
 TEST(WeightRounder, GptqAroundKeptIsGptqOfTheRest) {
@@ -68,8 +75,9 @@ TEST(WeightRounder, GptqAroundKeptIsGptqOfTheRest) {
   recipe.weight_method = WeightMethod::kGptq;
   recipe.precision.kept.count = 2;
   const WeightRounder rounder(recipe, 0, Space::kFfnHidden, order, 16);
-  Hessian hessian(14);
-  hessian.add(rounder.inputs(inputs));
+  Hessian of_all(16);
+  of_all.add(inputs);
+  const Hessian hessian = rounder.inputs(of_all);
   Linear linear = linear_of(Matrix(weight.view()));
   testing::expect_ok(rounder.round(Role::kDown, linear, &hessian, nullptr));
   const Matrix rest =
@@ -117,8 +125,9 @@ TEST(WeightRounder, IncoherentGptqKeepsTheOutputs) {
   const ChannelOrder none;
   const auto output_error = [&] {
     const WeightRounder rounder(recipe, 1, Space::kAttentionOutput, none, 32);
-    Hessian hessian(32);
-    hessian.add(rounder.inputs(inputs));
+    Hessian of_site(32);
+    of_site.add(inputs);
+    const Hessian hessian = rounder.inputs(of_site);
     Linear linear = linear_of(Matrix(weight.view()));
     testing::expect_ok(
         rounder.round(Role::kOutput, linear, recipe.uses_hessians() ? &hessian : nullptr, nullptr));

@@ -4,9 +4,11 @@
 #include "base/memory.h"
 #include "kernels/cpu/dispatch.h"
 #include "model/synthetic.h"
+#include "runtime/cpu_layer_stream.h"
 #include "runtime/packed_backend.h"
 #include "runtime/simulated_backend.h"
 #ifdef QUAROT_CUDA
+#include "runtime/cuda/cuda_layer_stream.h"
 #include "runtime/cuda/packed_cuda_backend.h"
 #include "runtime/cuda/simulated_cuda_backend.h"
 #endif
@@ -96,6 +98,20 @@ Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& prec
   if (const auto kernels = cpu::kernels(); !kernels.ok()) return kernels.error();
   auto shared = std::make_shared<const Model>(std::move(model));
   return std::unique_ptr<Backend>(std::make_unique<SimulatedBackend>(std::move(shared), precision));
+}
+
+Result<std::unique_ptr<LayerStream>> make_layer_stream(const ModelConfig& config,
+                                                       const OnlineTransforms& online,
+                                                       const Precision& precision, Device device,
+                                                       Progress& progress) {
+  QUAROT_RETURN_IF_ERROR(check_device(device));
+#ifdef QUAROT_CUDA
+  if (device == Device::kCuda) {
+    return cuda::CudaLayerStream::create(config, online, precision, progress);
+  }
+#endif
+  return std::unique_ptr<LayerStream>(
+      std::make_unique<CpuLayerStream>(config, online, precision, progress));
 }
 
 Result<std::unique_ptr<Backend>> make_synthetic_backend(const ModelConfig& config,

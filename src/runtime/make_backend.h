@@ -5,6 +5,7 @@
 #include "model/transform.h"
 #include "quarot/execution.h"
 #include "runtime/backend.h"
+#include "runtime/layer_stream.h"
 #include "runtime/precision.h"
 
 namespace quarot {
@@ -21,6 +22,13 @@ Execution best_execution(const Model& model, const Precision& precision,
 Result<std::unique_ptr<Backend>> make_backend(Model model, const Precision& precision,
                                               Execution execution, Device device = Device::kCpu,
                                               const NextLayer& next_layer = {});
+
+// Calibration tokens on their way through a model's layers, which run there as make_backend()'s
+// simulated backend would run them. `progress` is asked between windows whether to go on.
+Result<std::unique_ptr<LayerStream>> make_layer_stream(const ModelConfig& config,
+                                                       const OnlineTransforms& online,
+                                                       const Precision& precision, Device device,
+                                                       Progress& progress);
 
 // Of synthetic_model, every layer the same: as large and as fast as any of this shape and
 // precision. kOutOfMemory, with the numbers, before anything is made.

@@ -8,7 +8,8 @@
 namespace quarot::testing {
 
 inline Model quantized(const Recipe& recipe, const Model& original,
-                       const std::vector<std::vector<Token>>& windows = {}) {
+                       const std::vector<std::vector<Token>>& windows = {},
+                       Device device = Device::kCpu) {
   NoProgress progress;
   Model model = original;
   model.layers.clear();
@@ -19,9 +20,10 @@ inline Model quantized(const Recipe& recipe, const Model& original,
   };
   std::optional<Orthogonal> principal;
   if (recipe.uses_principal_basis())
-    principal = value_of(principal_basis(recipe, windows, floats(), model, progress));
+    principal = value_of(principal_basis(recipe, windows, floats(), model, progress, device));
   expect_ok(complete(
-      model, value_of(quantize_model(recipe, windows, floats(), model, progress, principal)).next));
+      model, value_of(quantize_model(recipe, windows, floats(), model, progress, device, principal))
+                 .next));
   return model;
 }
 
