@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <numeric>
-#include <regex>
 
 #include "kernels/cpu/cache.h"
 #include "model/json_fields.h"
@@ -337,28 +337,30 @@ std::string bits_label(const Recipe& recipe) {
 }
 
 Status set_bits(const std::string& label, Recipe& recipe) {
-  static const std::regex form(
-      R"(W(\d\d?)A(\d\d?)(?:KV(\d\d?)|K(\d\d?)V(\d\d?))?(?:E(\d\d?))?(?:H(\d\d?))?)");
-  std::smatch found;
-  if (!std::regex_match(label, found, form)) {
+  nlohmann::json json = recipe;
+  json["k_bits"] = json["v_bits"] = kFloatBits;
+  std::string_view rest = label;
+  const auto take = [&](std::string_view letters, std::initializer_list<const char*> fields) {
+    if (!rest.starts_with(letters)) return false;
+    const std::string_view digits = rest.substr(letters.size(), 2);
+    int bits = 0;
+    const char* end = std::from_chars(digits.data(), digits.data() + digits.size(), bits).ptr;
+    if (end == digits.data()) return false;
+    for (const char* field : fields) json[field] = bits;
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    return true;
+  };
+  const bool linears = take("W", {"w_bits"}) && take("A", {"a_bits"});
+  const bool cache =
+      take("KV", {"k_bits", "v_bits"}) || !take("K", {"k_bits"}) || take("V", {"v_bits"});
+  take("E", {"embedding_bits"});
+  take("H", {"head_bits"});
+  if (!linears || !cache || !rest.empty()) {
     return error(ErrorCode::kInvalidArgument,
                  "bits \"{}\": expected W4A4KV4, W4A8K4V3 or W4A8, with E8 or H8 after it for the "
                  "embedding and lm_head",
                  label);
   }
-  nlohmann::json json = recipe;
-  json["k_bits"] = json["v_bits"] = kFloatBits;
-  const auto set = [&](size_t group, std::initializer_list<const char*> names) {
-    if (!found[group].matched) return;
-    for (const char* name : names) json[name] = std::stoi(found[group]);
-  };
-  set(1, {"w_bits"});
-  set(2, {"a_bits"});
-  set(3, {"k_bits", "v_bits"});
-  set(4, {"k_bits"});
-  set(5, {"v_bits"});
-  set(6, {"embedding_bits"});
-  set(7, {"head_bits"});
   QUAROT_ASSIGN_OR_RETURN(recipe, parse_recipe(json, label));
   return {};
 }
