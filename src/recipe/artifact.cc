@@ -230,10 +230,11 @@ class ArtifactWriter {
   Status skip_layer(int64_t index) {
     ++report_.resumed_layers;
     if (!recipe_.calibrates()) return {};
-    QUAROT_ASSIGN_OR_RETURN(Layer original, load_layer(checkpoint_.tensors(), config_, index));
+    QUAROT_ASSIGN_OR_RETURN(const Layer original,
+                            load_layer(checkpoint_.tensors(), config_, index));
     QUAROT_ASSIGN_OR_RETURN(const auto shard, open_safetensors(shard_path(index)));
     QUAROT_ASSIGN_OR_RETURN(Layer finished, load_layer(*shard, config_, index));
-    return pipeline_->skip(index, std::move(original), std::move(finished));
+    return pipeline_->skip(index, original, std::move(finished));
   }
 
   Status write_layer(int64_t index) {

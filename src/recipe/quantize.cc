@@ -169,7 +169,7 @@ void LayerPipeline::order_channels(int64_t index, const LayerScales& scales,
   }
 }
 
-Status LayerPipeline::skip(int64_t index, Layer original, Layer finished) {
+Status LayerPipeline::skip(int64_t index, const Layer& original, Layer finished) {
   dequantize(finished);
   const auto run = [&](LayerStream* stream, const Layer& layer) -> Status {
     if (stream == nullptr) return {};

@@ -50,7 +50,7 @@ class LayerPipeline {
   Result<LayerReport> finish(int64_t index, Layer& layer);
 
   // Instead, where the layer was finished in an earlier run: as it was and as it became.
-  Status skip(int64_t index, Layer original, Layer finished);
+  Status skip(int64_t index, const Layer& original, Layer finished);
 
   const Transformer& transformer() const { return transformer_; }
 

@@ -160,7 +160,7 @@ Result<RoundedLayer> round_under_hessians(const Recipe& recipe, int64_t index, L
   HessianRounder rounder(recipe, index, stream, target, stream.put_layer(index, std::move(layer)));
   const Status rounded = rounder.run();
   layer = stream.take_layer();
-  QUAROT_RETURN_IF_ERROR(rounded);
+  if (!rounded.ok()) return rounded.error();
   std::ranges::for_each(layer.linears, drop_floats);
   return rounder.rounded();
 }

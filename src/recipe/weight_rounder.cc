@@ -53,13 +53,13 @@ CrossMoment WeightRounder::inputs(CrossMoment cross) const {
 
 void WeightRounder::add(Matrix change, Matrix& weight) const {
   if (input_) input_->apply_transposed(change);
-  Matrix sum = order_.channels.empty() ? std::move(weight) : gather(weight, order_.rest());
-  for (int64_t r = 0; r < sum.rows(); ++r) quarot::add(change.row(r), sum.row(r));
-  if (order_.channels.empty()) {
-    weight = std::move(sum);
-  } else {
-    scatter(sum, order_.rest(), weight);
-  }
+  const auto add_to = [&change](Matrix& sum) {
+    for (int64_t r = 0; r < sum.rows(); ++r) quarot::add(change.row(r), sum.row(r));
+  };
+  if (order_.channels.empty()) return add_to(weight);
+  Matrix rest = gather(weight, order_.rest());
+  add_to(rest);
+  scatter(rest, order_.rest(), weight);
 }
 
 Status WeightRounder::round(Role role, Linear& linear, const Hessian* hessian,

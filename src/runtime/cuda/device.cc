@@ -60,7 +60,7 @@ Status copy_floats(float* to, const float* from, int64_t count, cudaStream_t str
 Result<Context> Context::create() {
   QUAROT_RETURN_IF_ERROR(check_device());
   Context context;
-  QUAROT_RETURN_IF_ERROR(check(cudaStreamCreate(&context.stream_), "a stream"));
+  QUAROT_RETURN_IF_ERROR(check(cudaStreamCreate(&context.stream_), "CUDA's context"));
   QUAROT_RETURN_IF_ERROR(check(cublasCreate(&context.blas_), "cuBLAS"));
   QUAROT_RETURN_IF_ERROR(check(cublasSetStream(context.blas_, context.stream_), "cuBLAS"));
   // Sums in float32 throughout; float32 operands are not cut to TF32 unless one asks.
