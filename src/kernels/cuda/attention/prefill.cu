@@ -23,6 +23,10 @@ Status attention_prefill(const __half* q, const int32_t* query_starts, int max_q
   args.window = shape.window;
   args.scale_log2 = shape.scale * std::numbers::log2e_v<float>;
   args.out = out;
+  QUAROT_ASSIGN_OR_RETURN(const Device device, current_device());
+  if (device.capability == 90 && wgmma_prefills(cache.layout.head_dim)) {
+    return prefill_wgmma(args, cache.layout, shape, max_queries, stream);
+  }
   return with_layout(cache.layout, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Status {
     using Traits = PrefillTraits<kHeadDim, kKeyBits, kValueBits>;
     const auto kernel = prefill_kernel<kHeadDim, kKeyBits, kValueBits>;

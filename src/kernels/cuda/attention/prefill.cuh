@@ -1,5 +1,6 @@
 // Prefill attention: a block has a tile of consecutive queries of one head and walks the pages they
-// see, each warp with its own 16 or 32 queries as rows of mma_f16.
+// see, each warp with its own 16 or 32 queries as rows of mma_f16. Where prefill_wgmma.cuh serves,
+// it is not used.
 //
 // Codes go from the page straight into B fragments (codes.cuh), in registers; with scale and zero
 // treated as in decode.cuh. The value's zeros leave through one more column of the second product,
@@ -8,26 +9,12 @@
 
 #include <cfloat>
 
-#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/codes.cuh"
 #include "kernels/cuda/attention/page_ring.cuh"
+#include "kernels/cuda/attention/prefill.h"
 #include "kernels/cuda/fused/half_mma.cuh"
 
 namespace quarot::cuda {
-
-struct PrefillArgs {
-  const __half* q;
-  const int32_t* query_starts;
-  const uint8_t* pool;
-  const int32_t* page_table;
-  const int32_t* lengths;
-  int table_stride;
-  int kv_heads;
-  int group;
-  int window;
-  float scale_log2;
-  float* out;
-};
 
 template <int kHeadDim, int kKeyBits, int kValueBits>
 struct PrefillTraits {
