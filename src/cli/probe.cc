@@ -58,8 +58,8 @@ void add_row(Table& table, const std::string& name, const SiteStatistics& before
 
 void print_statistics(const Probe& probe, bool by_layer) {
   Table table({"<site", "largest/RMS", "rotated", "kurtosis", "rotated"});
-  for (size_t site = 0; site < kSites.size(); ++site) {
-    const std::string name(space_name(kSites[site]));
+  for (size_t site = 0; site < kPoints.size(); ++site) {
+    const std::string name(space_name(kPoints[site]));
     std::vector<const SiteStatistics*> before, after;
     for (size_t layer = 0; layer < probe.layers.size(); ++layer) {
       const PointProbe& point = probe.layers[layer].points[site];
@@ -128,8 +128,8 @@ void print_attribution(const Probe& probe) {
   double high = 1e-30;
   for (const auto& row : probe.heat) high = std::max(high, std::ranges::max(row));
   std::string heat = "KL by layer and site, four decades up to " + fmt::format("{:.3g}\n", high);
-  for (size_t site = 0; site < kSites.size(); ++site)
-    heat += fmt::format("{:<17} {}\n", space_name(kSites[site]), heat_line(probe, site, high));
+  for (size_t site = 0; site < kPoints.size(); ++site)
+    heat += fmt::format("{:<17} {}\n", space_name(kPoints[site]), heat_line(probe, site, high));
   std::fputs(
       fmt::format("\n{}\n{}\n{}\nerror through depth\n{:<17} {}  up to {:.1f} %\n"
                   "{:<17} {}  up to {:.1f} %\n{} tokens held out, {} attributed, {}\n",

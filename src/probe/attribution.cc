@@ -1,9 +1,11 @@
 #include "probe/attribution.h"
 
 #include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "probe/site_statistics.h"
+#include "recipe/layer_stream.h"
 #include "runtime/vector_math.h"
 
 namespace quarot {
@@ -32,19 +34,18 @@ double divergence(std::span<const float> p, std::span<const float> q) {
 
 }  // namespace
 
-Selection Selection::of(const Part& part, bool cache) { return {part, part, cache, cache}; }
-Selection Selection::none() { return of({.layer = {}, .site = {}, .inside = false}, false); }
-Selection Selection::all() { return of({}, true); }
-Selection Selection::only_site(Space site) { return of({.layer = {}, .site = site}, false); }
+Selection Selection::none() { return of({.layer = {}, .point = {}, .inside = false}); }
+Selection Selection::all() { return of({}); }
+Selection Selection::only_site(Space site) { return of({.layer = {}, .point = site}); }
 Selection Selection::all_but_site(Space site) {
-  return of({.layer = {}, .site = site, .inside = false}, true);
+  return of({.layer = {}, .point = site, .inside = false});
 }
-Selection Selection::only_layer(int64_t layer) { return of({.layer = layer, .site = {}}, false); }
+Selection Selection::only_layer(int64_t layer) { return of({.layer = layer, .point = {}}); }
 Selection Selection::all_but_layer(int64_t layer) {
-  return of({.layer = layer, .site = {}, .inside = false}, true);
+  return of({.layer = layer, .point = {}, .inside = false});
 }
-Selection Selection::only(int64_t layer, Space site) {
-  return of({.layer = layer, .site = site}, false);
+Selection Selection::only(int64_t layer, Space point) {
+  return of({.layer = layer, .point = point});
 }
 
 Attribution::Attribution(Model& model, const Recipe& recipe,
@@ -67,10 +68,10 @@ Attribution::Attribution(Model& model, const Recipe& recipe,
   float_loss_ = score(float_logits_);
 }
 
-Precision Attribution::precision(const Selection& selection) const {
+Precision Attribution::precision(bool keys, bool values) const {
   Precision precision = precision_;
-  if (!selection.keys) precision.keys.bits = kFloatBits;
-  if (!selection.values) precision.values.bits = kFloatBits;
+  if (!keys) precision.keys.bits = kFloatBits;
+  if (!values) precision.values.bits = kFloatBits;
   return precision;
 }
 
@@ -99,27 +100,34 @@ void Attribution::restore(int64_t layer) {
 
 Matrix Attribution::logits(const Selection& selection, int64_t first,
                            const std::vector<Matrix>& residuals, std::vector<Matrix>* kept) {
-  SimulatedBackend backend(model_, precision(selection));
-  for (size_t i = 0; i < batch_.chunks.size(); ++i) backend.add_sequence();  // 0, 1, …
-  backend.embed(batch_);
-  SimulatedBackend::State state{.batch = batch_, .residual = {}, .attention = {}};
-  if (first > 0) {
-    state.residual = Matrix(residuals[static_cast<size_t>(first)].view());
-    backend.exchange(state);
-  }
-  const auto keep = [&] {
-    if (kept == nullptr) return;
-    backend.exchange(state);
-    kept->emplace_back(state.residual.view());
-    backend.exchange(state);
+  // A backend has one precision for the caches of all layers: there is one for each that is wanted,
+  // and the stream goes from one to the other.
+  std::array<std::unique_ptr<SimulatedBackend>, 4> backends;
+  const auto backend_of = [&](int64_t layer) -> SimulatedBackend& {
+    const bool keys = selection.keys.contains(layer, Space::kKey);
+    const bool values = selection.values.contains(layer, Space::kValue);
+    auto& backend = backends[(keys ? 2U : 0U) + (values ? 1U : 0U)];
+    if (!backend) {
+      backend = std::make_unique<SimulatedBackend>(model_, precision(keys, values));
+      for (size_t i = 0; i < batch_.chunks.size(); ++i) backend->add_sequence();  // 0, 1, …
+    }
+    return *backend;
   };
+  SimulatedBackend::State state{.batch = batch_, .residual = {}, .attention = {}};
+  state.residual = first > 0 ? Matrix(residuals[static_cast<size_t>(first)].view())
+                             : embedding_rows(model_.embedding, batch_.tokens);
   for (int64_t layer = first; layer < model_.config.layers; ++layer) {
-    keep();
+    if (kept != nullptr) kept->emplace_back(state.residual.view());
+    SimulatedBackend& backend = backend_of(layer);
+    backend.exchange(state);
     select(selection, layer);
     forward_layer(backend, layer);
     restore(layer);
+    backend.exchange(state);
   }
-  keep();
+  if (kept != nullptr) kept->emplace_back(state.residual.view());
+  SimulatedBackend& backend = backend_of(model_.config.layers - 1);
+  backend.exchange(state);
   Matrix logits(batch_.rows(), model_.config.vocab);
   backend.logits(0, batch_.rows(), logits);
   return logits;

@@ -10,31 +10,31 @@
 
 namespace quarot {
 
-// Some of a model's layers and sites: those named, all where none is; or, outside, all others.
+// Some of a model's layers and points (kPoints): those named, all where none is; or, outside, all
+// others.
 struct Part {
   std::optional<int64_t> layer;
-  std::optional<Space> site;
+  std::optional<Space> point;
   bool inside = true;
 
-  bool contains(int64_t at_layer, Space at_site) const {
-    return inside == ((!layer || *layer == at_layer) && (!site || *site == at_site));
+  bool contains(int64_t at_layer, Space at_point) const {
+    return inside == ((!layer || *layer == at_layer) && (!point || *point == at_point));
   }
 };
 
-// What of a model is quantised. A site is the activations there and the weights that read them.
+// What of a model is quantised. A site is the activations there and the weights that read them; the
+// keys and the values of a layer are what it puts into the cache.
 struct Selection {
-  Part weights, activations;
-  bool keys = false;
-  bool values = false;
+  Part weights, activations, keys, values;
 
-  static Selection of(const Part& part, bool cache);
+  static Selection of(const Part& part) { return {part, part, part, part}; }
   static Selection none();
   static Selection all();
   static Selection only_site(Space site);
   static Selection all_but_site(Space site);
-  static Selection only_layer(int64_t layer);  // the cache is not of a layer and stays float
+  static Selection only_layer(int64_t layer);
   static Selection all_but_layer(int64_t layer);
-  static Selection only(int64_t layer, Space site);
+  static Selection only(int64_t layer, Space point);
 };
 
 struct Loss {
@@ -72,7 +72,7 @@ class Attribution {
   }
 
  private:
-  Precision precision(const Selection& selection) const;
+  Precision precision(bool keys, bool values) const;
   void select(const Selection& selection, int64_t layer);
   void restore(int64_t layer);
   Matrix logits(const Selection& selection, int64_t first, const std::vector<Matrix>& residuals,

@@ -23,6 +23,20 @@ struct Figure {
 // What was measured: all of them after probe_model().
 std::vector<Figure> figures(const Probe& probe);
 
+// activation_figures.cc
+Figure surface_figure(const Probe& probe);
+Figure channels_figure(const Probe& probe);
+Figure hadamard_figure(const Probe& probe);
+// treatment_figures.cc
+Figure alpha_figure(const Probe& probe);
+Figure treatment_figure(const Probe& probe);
+Figure cache_figure(const Probe& probe);
+Figure depth_figure(const Probe& probe);
+// loss_figures.cc
+Figure heat_figure(const Probe& probe);
+Figure attribution_figure(const Probe& probe);
+Figure rotations_figure(const Probe& probe);
+
 // The mean over layers of one linear's or all linears' relative output error.
 double mean_error(const Probe& probe, size_t bits, size_t treatment);
 

@@ -4,12 +4,11 @@
 
 #include "probe/assets.h"
 #include "probe/figures.h"
+#include "probe/plot.h"
 
 namespace quarot {
 
 namespace {
-
-std::string number(double x) { return fmt::format("{:.4g}", x); }
 
 std::string table(const std::vector<std::string>& headers,
                   const std::vector<std::vector<std::string>>& rows, int layer_column) {
@@ -92,8 +91,7 @@ std::string token_sentence(const Probe& probe) {
   return fmt::format(
       "The loudest elements of the residual stream: position {} of window {}, channel {}, holds {} "
       "behind layer {}, {} times its token's median. {} of these {} are massive (over 100, and "
-      "1000 "
-      "times the median).",
+      "1000 times the median).",
       first.position, first.window, first.channel, number(first.loudest.value), first.loudest_layer,
       number(first.loudest.over_median), massive, probe.loud_places.size());
 }
@@ -129,11 +127,9 @@ std::string html_report(const Probe& probe) {
              "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
              "<title>quarot probe: {0}</title>\n<style>\n{1}{2}</style></head>\n<body>\n"
              "<header><h1>{0}</h1><p class=\"about\">{3} layers, hidden {4}, {5}; recipe {6} at "
-             "{7}, over "
-             "{8} tokens in {9} windows of {10}; {11:.0f} s.</p>"
+             "{7}, over {8} tokens in {9} windows of {10}; {11:.0f} s.</p>"
              "<p>The rotation changes the logits by {12:.1e} and the outputs of any site by "
-             "{13:.1e} at "
-             "most: it is the same function in another basis.</p></header>\n"
+             "{13:.1e} at most: it is the same function in another basis.</p></header>\n"
              "<nav aria-label=\"Figures\"><ul>{14}</ul></nav>\n<main>\n",
              escaped(probe.model), kReportCss, kFigureCss, probe.config.layers, probe.config.hidden,
              escaped(probe.format), escaped(probe.recipe), escaped(probe.bits), probe.tokens,

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "probe/attribute.h"
 #include "recipe/principal_basis.h"
 #include "recipe/quantize.h"
 #include "runtime/simulated_backend.h"
@@ -13,10 +14,7 @@ namespace quarot {
 
 namespace {
 
-constexpr int64_t kLogitRows = 128;     // on which the logits are compared
-constexpr int64_t kSurfaceTokens = 24;  // of the first window
-constexpr int64_t kSurfaceBins = 144;
-constexpr size_t kLoudPlaces = 8;
+constexpr int64_t kLogitRows = 128;  // on which the logits are compared
 
 using Windows = std::vector<std::vector<Token>>;
 
@@ -67,16 +65,6 @@ Result<Matrix> run_layers(const Model& model, const Windows& windows, Progress& 
   Matrix logits(std::min(kLogitRows, batch.rows()), model.config.vocab);
   backend.logits(0, logits.rows(), logits);
   return logits;
-}
-
-Matrix in_bins(ConstMatrixRef rows, int64_t tokens) {
-  const int64_t size = std::max<int64_t>((rows.cols() + kSurfaceBins - 1) / kSurfaceBins, 1);
-  Matrix bins(std::min(tokens, rows.rows()), (rows.cols() + size - 1) / size, 0.0F);
-  for (int64_t r = 0; r < bins.rows(); ++r) {
-    for (int64_t c = 0; c < rows.cols(); ++c)
-      bins(r, c / size) = std::max(bins(r, c / size), std::abs(rows(r, c)));
-  }
-  return bins;
 }
 
 // What is read from a checkpoint and moved into the bases of a recipe, nothing rounded.
@@ -186,9 +174,11 @@ class Prober {
                             [&](int64_t layer, const PointRows& rows, ConstMatrixRef stream) {
                               return see_own(model, layer, rows, stream, all);
                             }));
-    rank_loud_places();
-    if (all) QUAROT_RETURN_IF_ERROR(attribute_own(model));
-    return {};
+    probe_.loud_places = loudness_.loudest_places();
+    if (!all) return {};
+    progress_.stage("rounding the model as it is", 1);
+    Attribution attribution(model, recipe_, attributed_);
+    return attribute_own(attribution, probe_, progress_);
   }
 
   Status see_own(const Model& model, int64_t index, const PointRows& rows, ConstMatrixRef stream,
@@ -197,19 +187,30 @@ class Prober {
     const Layer& layer = model.layers[static_cast<size_t>(index)];
     for (size_t p = 0; p < kPoints.size(); ++p) {
       probe.points[p].before = site_statistics(rows[p]);
-      if (p < kSites.size()) consider_surface(index, p, probe.points[p].before, rows[p]);
+      if (p < kSites.size()) loudness_.see_site(index, p, probe.points[p].before, rows[p]);
     }
     for (const Role role : kRoles)
       probe.weight_incoherence[static_cast<size_t>(role)] = incoherence(layer[role].weight);
-    note_loud_places(index, stream);
+    loudness_.see_stream(index, stream);
     if (!all) return {};
     const int64_t calibrating = rows[0].rows() - probe_.held_out;
+    const auto calibration_of = [&](ConstMatrixRef each) {
+      return calibrating > 0 ? each.rows(0, calibrating) : each;
+    };
+    const auto held_out_of = [&](ConstMatrixRef each) {
+      return each.rows(std::max<int64_t>(calibrating, 0), probe_.held_out);
+    };
     SiteRows calibration, held_out;
     for (size_t s = 0; s < kSites.size(); ++s) {
-      const ConstMatrixRef site = rows[s];
-      calibration[s] = Matrix(calibrating > 0 ? site.rows(0, calibrating) : site);
-      held_out[s] = Matrix(site.rows(std::max<int64_t>(calibrating, 0), probe_.held_out));
+      calibration[s] = Matrix(calibration_of(rows[s]));
+      held_out[s] = Matrix(held_out_of(rows[s]));
     }
+    const auto treated = [&](const CacheQuant& quant, size_t p) {
+      return treat_cache(quant, model.config.head_dim, calibration_of(rows[p]),
+                         held_out_of(rows[p]));
+    };
+    probe.keys = treated(recipe_.precision.keys, kKeyPoint);
+    probe.values = treated(recipe_.precision.values, kValuePoint);
     QUAROT_ASSIGN_OR_RETURN(probe.treatments, try_treatments(model.config, rotation(), principal_,
                                                              index, layer, calibration, held_out));
     return {};
@@ -219,83 +220,6 @@ class Prober {
   TransformSpec rotation() const {
     if (recipe_.transforms.any()) return recipe_.transforms;
     return {.residual = true, .value = true, .heads = true, .query_key = true, .ffn = true};
-  }
-
-  void consider_surface(int64_t layer, size_t site, const SiteStatistics& statistics,
-                        const Matrix& rows) {
-    if (statistics.peak_over_rms <= loudest_) return;
-    loudest_ = statistics.peak_over_rms;
-    Surface& surface = probe_.surface;
-    surface = {.layer = layer, .site = site};
-    surface.channels = rows.cols();
-    const auto tokens = std::min<int64_t>(kSurfaceTokens, static_cast<int64_t>(windows_[0].size()));
-    surface.before = in_bins(rows, tokens);
-    for (int64_t t = 0; t < tokens; ++t)
-      surface.tokens.push_back(
-          tokenizer_.decode(std::span(&windows_[0][static_cast<size_t>(t)], 1)));
-    const std::vector<LoudElement> loudest = loudest_of_rows(ConstMatrixRef(rows).rows(0, tokens));
-    const LoudElement& loud = *std::ranges::max_element(
-        loudest, {}, [](const LoudElement& e) { return std::abs(e.value); });
-    const std::span<const float> row = rows.row(loud.row);
-    surface.loud_row.assign(row.begin(), row.end());
-    Matrix alone(1, rows.cols(), 0.0F);
-    alone(0, loud.channel) = rows(loud.row, loud.channel);
-    Orthogonal::hadamard(rows.cols()).apply(alone.view());
-    surface.spread.assign(alone.elements().begin(), alone.elements().end());
-  }
-
-  void note_loud_places(int64_t layer, ConstMatrixRef stream) {
-    size_t window = 0;
-    int64_t first = 0;
-    for (const LoudElement& element : loudest_of_rows(stream)) {
-      while (element.row - first >= static_cast<int64_t>(windows_[window].size()))
-        first += static_cast<int64_t>(windows_[window++].size());
-      const int64_t position = element.row - first;
-      auto place = std::ranges::find_if(places_, [&](const LoudPlace& p) {
-        return p.window == static_cast<int64_t>(window) && p.position == position &&
-               p.channel == element.channel;
-      });
-      if (place == places_.end()) {
-        const Token token = windows_[window][static_cast<size_t>(position)];
-        place = places_.insert(places_.end(), {.window = static_cast<int64_t>(window),
-                                               .position = position,
-                                               .channel = element.channel,
-                                               .token = tokenizer_.decode(std::span(&token, 1))});
-      }
-      if (element.massive()) ++place->layers;
-      if (std::abs(element.value) <= std::abs(place->loudest.value)) continue;
-      place->loudest = element;
-      place->loudest_layer = layer;
-    }
-  }
-
-  void rank_loud_places() {
-    const auto rank = [](const LoudPlace& p) { return std::abs(p.loudest.value); };
-    std::ranges::stable_sort(places_, std::greater<>(), rank);
-    places_.resize(std::min(places_.size(), kLoudPlaces));
-    probe_.loud_places = std::move(places_);
-  }
-
-  void add(std::string_view basis, std::string_view group, std::string_view part, bool only,
-           const Loss& loss) {
-    probe_.attribution.push_back(
-        {std::string(basis), std::string(group), std::string(part), only, loss});
-  }
-
-  Status attribute_own(Model& model) {
-    progress_.stage("quantising the model as it is", 2 + static_cast<int64_t>(kSites.size()));
-    Attribution attribution(model, recipe_, attributed_);
-    progress_.advance(1);
-    probe_.float_loss = attribution.float_loss();
-    const Attribution::Depth depth = attribution.run_all();
-    probe_.depth_own = depth.errors;
-    add("own", "all", "everything", true, depth.loss);
-    for (const Space site : kSites) {
-      QUAROT_RETURN_IF_ERROR(progress_.check());
-      add("own", "site", space_name(site), true, attribution.run(Selection::only_site(site)));
-      progress_.advance(1);
-    }
-    return {};
   }
 
   Status probe_rotated(bool all) {
@@ -310,8 +234,11 @@ class Prober {
                      return {};
                    }));
     probe_.logit_error = relative_distance(logits, logits_);
-    if (all) QUAROT_RETURN_IF_ERROR(attribute_rotated(model));
-    return {};
+    probe_.surface = loudness_.take_surface();
+    if (!all) return {};
+    progress_.stage("rounding the rotated model", 1);
+    Attribution attribution(model, recipe_, attributed_);
+    return attribute_rotated(attribution, probe_, progress_);
   }
 
   void see_rotated(const Model& model, int64_t index, const PointRows& rows) {
@@ -321,60 +248,7 @@ class Prober {
       probe.rotated_weight_incoherence[static_cast<size_t>(role)] =
           incoherence(model.layers[static_cast<size_t>(index)][role].weight);
     }
-    Surface& surface = probe_.surface;
-    if (surface.layer == index) surface.after = in_bins(rows[surface.site], surface.before.rows());
-  }
-
-  Status attribute_rotated(Model& model) {
-    const int64_t layers = model.config.layers;
-    progress_.stage("finding where the error comes from",
-                    18 + layers * (2 + static_cast<int64_t>(kSites.size())));
-    Attribution attribution(model, recipe_, attributed_);
-    const Attribution::Depth depth = attribution.run_all();
-    probe_.depth_rotated = depth.errors;
-    add("rotated", "all", "everything", true, depth.loss);
-    progress_.advance(2);
-    QUAROT_RETURN_IF_ERROR(attribute_sites(attribution));
-    QUAROT_RETURN_IF_ERROR(attribute_tensors(attribution));
-    for (int64_t layer = 0; layer < layers; ++layer) {
-      QUAROT_RETURN_IF_ERROR(progress_.check());
-      const std::string name = fmt::format("{}", layer);
-      add("rotated", "layer", name, true,
-          attribution.run_only(layer, Selection::only_layer(layer)));
-      add("rotated", "layer", name, false, attribution.run_all_but(layer));
-      auto& row = probe_.heat.emplace_back();
-      for (size_t s = 0; s < kSites.size(); ++s)
-        row[s] = attribution.run_only(layer, Selection::only(layer, kSites[s])).kl;
-      progress_.advance(2 + static_cast<int64_t>(kSites.size()));
-    }
-    return {};
-  }
-
-  Status attribute_sites(Attribution& attribution) {
-    for (const Space site : kSites) {
-      QUAROT_RETURN_IF_ERROR(progress_.check());
-      add("rotated", "site", space_name(site), true, attribution.run(Selection::only_site(site)));
-      add("rotated", "site", space_name(site), false,
-          attribution.run(Selection::all_but_site(site)));
-      progress_.advance(2);
-    }
-    return {};
-  }
-
-  Status attribute_tensors(Attribution& attribution) {
-    for (const bool only : {true, false}) {
-      for (const std::string_view kind : {"weights", "activations", "keys", "values"}) {
-        QUAROT_RETURN_IF_ERROR(progress_.check());
-        Selection selection = only ? Selection::none() : Selection::all();
-        if (kind == "weights") selection.weights.inside = only;
-        if (kind == "activations") selection.activations.inside = only;
-        if (kind == "keys") selection.keys = only;
-        if (kind == "values") selection.values = only;
-        add("rotated", "tensor", kind, only, attribution.run(selection));
-        progress_.advance(1);
-      }
-    }
-    return {};
+    for (size_t s = 0; s < kSites.size(); ++s) loudness_.see_rotated(index, s, rows[s]);
   }
 
   // Everything quantised, each rotation of the recipe left out in turn.
@@ -392,7 +266,8 @@ class Prober {
       QUAROT_ASSIGN_OR_RETURN(Model model,
                               moved_model(checkpoint_, recipe, windows_, principal_, progress_));
       Attribution attribution(model, recipe, attributed_);
-      add("rotated", "rotation", name, false, attribution.run(Selection::all()));
+      probe_.attribution.push_back(
+          {"rotated", "rotation", name, false, attribution.run(Selection::all())});
     }
     return {};
   }
@@ -406,8 +281,7 @@ class Prober {
   Probe probe_;
   std::optional<Orthogonal> principal_;
   Matrix logits_;
-  std::vector<LoudPlace> places_;
-  double loudest_ = 0;
+  Loudness loudness_{tokenizer_, windows_};
 };
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include "base/progress.h"
 #include "model/checkpoint.h"
 #include "probe/attribution.h"
+#include "probe/cache_treatments.h"
+#include "probe/loudness.h"
 #include "probe/operators.h"
 #include "probe/site_statistics.h"
 #include "probe/treatments.h"
@@ -23,28 +25,7 @@ struct LayerProbe {
   // μ of each weight, before and after.
   std::array<double, kRoles.size()> weight_incoherence{}, rotated_weight_incoherence{};
   LayerTreatments treatments;
-};
-
-// The loudest elements of the residual stream, one entry for each place where they sit.
-struct LoudPlace {
-  int64_t window = 0;
-  int64_t position = 0;
-  int64_t channel = 0;
-  std::string token;   // its text
-  int64_t layers = 0;  // behind how many layers it is the loudest of its token and massive
-  LoudElement loudest{};
-  int64_t loudest_layer = 0;
-};
-
-// |x| of some tokens at one site, channels in bins of which the largest counts.
-struct Surface {
-  int64_t layer = 0;
-  size_t site = 0;  // of kSites
-  std::vector<std::string> tokens{};
-  int64_t channels = 0;
-  Matrix before{}, after{};       // [tokens, bins]
-  std::vector<float> loud_row{};  // of the token with the loudest element, all channels …
-  std::vector<float> spread{};    // … and its loudest coordinate alone, rotated
+  CacheErrors keys{}, values{};
 };
 
 struct AttributionRow {
@@ -68,8 +49,8 @@ struct Probe {
   Surface surface;
   Loss float_loss;
   std::vector<AttributionRow> attribution;
-  std::vector<std::array<double, kSites.size()>> heat;  // [layer][site], KL when it alone is
-                                                        // quantised, in the rotated basis
+  std::vector<std::array<double, kPoints.size()>> heat;  // [layer][point], KL when it alone is
+                                                         // quantised, in the rotated basis
   std::vector<double> depth_own, depth_rotated;  // error of the residual stream behind each layer
   std::vector<OperatorReport> operators;
   double seconds = 0;

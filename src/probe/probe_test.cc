@@ -85,6 +85,65 @@ TEST_F(AttributionTest, LeavesTheModelAsItWas) {
   EXPECT_EQ(testing::relative_error(testing::logits_of(model_, tokens_), before), 0);
 }
 
+// A layer's keys and values are parts like its sites: each alone, both, and all layers' together.
+TEST_F(AttributionTest, KeysAndValuesBelongToALayer) {
+  const auto kl = [&](const Selection& selection) { return attribution_.run(selection).kl; };
+  Selection keys = Selection::none();
+  keys.keys = {.layer = 1, .point = {}};
+  const double found = kl(Selection::only(1, Space::kKey));
+  EXPECT_GT(found, 0);
+  EXPECT_EQ(found, kl(keys));
+  EXPECT_EQ(found, attribution_.run_only(1, Selection::only(1, Space::kKey)).kl);
+  EXPECT_NE(found, kl(Selection::only(0, Space::kKey)));
+  EXPECT_NE(found, kl(Selection::only(1, Space::kValue)));
+
+  // In a model of one layer, a layer's keys are all there are.
+  Model one = testing::random_model(testing::config_json({{"num_hidden_layers", 1}}), 1);
+  Precision precision = recipe_.precision;
+  precision.values.bits = precision.activations.bits = kFloatBits;
+  Attribution attribution(one, recipe_, {tokens_});
+  const Matrix quantised = testing::logits_of(one, tokens_, precision);
+  EXPECT_GT(testing::relative_error(quantised, attribution.float_logits()), 1e-4);
+  const double alone = attribution.run(Selection::only(0, Space::kKey)).kl;
+  EXPECT_EQ(alone, attribution.run(Selection::only_site(Space::kKey)).kl);
+  Selection rest = Selection::all();
+  rest.keys.inside = false;
+  EXPECT_EQ(attribution.run(rest).kl, attribution.run(Selection::all_but_site(Space::kKey)).kl);
+}
+
+// A large common vector costs a plain 4-bit cache most of its levels, a centred one none.
+TEST(CacheTreatments, CentringTakesWhatIsCommon) {
+  Random random(5);
+  const CacheQuant quant{.bits = 4};
+  const Matrix noise = testing::random_matrix(random, 400, 64, 1);
+  const auto errors = [&](const Matrix& all) {
+    const ConstMatrixRef rows = all;
+    return treat_cache(quant, 32, rows.rows(0, 300), rows.rows(300, 100))[0];
+  };
+  const auto quiet = errors(noise);
+
+  Matrix exact(200, 32);
+  std::ranges::copy(noise.elements().subspan(300 * 64), exact.elements().begin());
+  Matrix levels(exact.view());
+  simulate(quant, levels);
+  double mean_squares = 0;
+  for (int64_t c = 0; c < 64; ++c) {
+    double sum = 0;
+    for (int64_t r = 300; r < 400; ++r) sum += noise(r, c) / 100.0;
+    mean_squares += 100 * sum * sum;
+  }
+  const double varies = std::sqrt(norm_of(exact) * norm_of(exact) - mean_squares);
+  EXPECT_NEAR(quiet[0], distance(levels, exact) / varies, 1e-6);
+
+  Matrix shifted(noise.view());
+  for (int64_t r = 0; r < 400; ++r) {
+    for (int64_t c = 0; c < 64; ++c) shifted(r, c) += c % 3 == 0 ? 20.0F : -5.0F;
+  }
+  EXPECT_GT(errors(shifted)[0], 3 * quiet[0]);
+  EXPECT_NEAR(errors(shifted)[1], quiet[1], 0.1 * quiet[1]);
+  EXPECT_NEAR(errors(shifted)[3], quiet[3], 0.1 * quiet[3]);
+}
+
 // Windows count as if they stood alone.
 TEST_F(AttributionTest, WindowsAreIndependent) {
   const std::vector<Token> other = testing::random_tokens(10, 96, 3);

@@ -25,4 +25,11 @@
   }
   bar.querySelector('button').addEventListener('click', () => show(null));
   addEventListener('keydown', (event) => { if (event.key === 'Escape') show(null); });
+  // On paper nothing can be opened: all is open while it is printed.
+  let opened = [];
+  addEventListener('beforeprint', () => {
+    opened = [...document.querySelectorAll('details:not([open])')];
+    for (const detail of opened) detail.open = true;
+  });
+  addEventListener('afterprint', () => { for (const detail of opened) detail.open = false; });
 })();

@@ -110,6 +110,23 @@ json treatments(const Probe& probe) {
   return array;
 }
 
+json cache_treatments(const Probe& probe) {
+  json array = json::array();
+  for (size_t layer = 0; layer < probe.layers.size(); ++layer) {
+    for (const size_t p : {kKeyPoint, kValuePoint}) {
+      const LayerProbe& found = probe.layers[layer];
+      const CacheErrors& errors = p == kKeyPoint ? found.keys : found.values;
+      for (size_t b = 0; b < kTrialBits.size(); ++b) {
+        json row = {{"layer", layer}, {"site", space_name(kPoints[p])}, {"bits", kTrialBits[b]}};
+        for (size_t t = 0; t < kCacheTreatments.size(); ++t)
+          row[kCacheTreatments[t]] = rounded(errors[b][t]);
+        array.push_back(std::move(row));
+      }
+    }
+  }
+  return array;
+}
+
 json search(const AlphaSearch& found) {
   return {{"errors", numbers(found.errors)}, {"alpha", found.alpha()}, {"at_end", found.at_end()}};
 }
@@ -195,6 +212,7 @@ json to_json(const Probe& probe) {
   report["held_out_tokens"] = probe.held_out;
   report["alphas"] = kTrialAlphas;
   report["treatments"] = treatments(probe);
+  report["cache_treatments"] = cache_treatments(probe);
   report["alpha_searches"] = searches(probe);
   report["attribution"] = attribution(probe);
   report["operators"] = operators(probe);

@@ -68,17 +68,27 @@ SiteStatistics mean_statistics(const std::vector<const SiteStatistics*>& layers)
   return mean;
 }
 
-double relative_distance(ConstMatrixRef a, ConstMatrixRef b) {
-  double difference = 0;
-  double norm = 0;
+double norm_of(ConstMatrixRef rows) {
+  double squares = 0;
+  for (int64_t r = 0; r < rows.rows(); ++r) {
+    for (const float x : rows.row(r)) squares += double{x} * x;
+  }
+  return std::sqrt(squares);
+}
+
+double distance(ConstMatrixRef a, ConstMatrixRef b) {
+  double squares = 0;
   for (int64_t r = 0; r < b.rows(); ++r) {
     for (int64_t c = 0; c < b.cols(); ++c) {
       const double d = double{a(r, c)} - b(r, c);
-      difference += d * d;
-      norm += double{b(r, c)} * b(r, c);
+      squares += d * d;
     }
   }
-  return std::sqrt(ratio(difference, norm));
+  return std::sqrt(squares);
+}
+
+double relative_distance(ConstMatrixRef a, ConstMatrixRef b) {
+  return ratio(distance(a, b), norm_of(b));
 }
 
 std::vector<LoudElement> loudest_of_rows(ConstMatrixRef rows) {

@@ -12,6 +12,8 @@ namespace quarot {
 // Where the probe looks: what the linears read, and what the cache holds.
 inline constexpr std::array kPoints = {kSites[0], kSites[1],   kSites[2],
                                        kSites[3], Space::kKey, Space::kValue};
+inline constexpr size_t kKeyPoint = 4;
+inline constexpr size_t kValuePoint = 5;
 
 // Above this a channel is an outlier to LLM.int8() (Dettmers et al. 2022, section 3.2).
 inline constexpr double kLoudThreshold = 6.0;
@@ -33,6 +35,9 @@ double incoherence(ConstMatrixRef matrix);
 
 // Mean over the layers of the first three; of `loudest` the largest.
 SiteStatistics mean_statistics(const std::vector<const SiteStatistics*>& layers);
+
+double norm_of(ConstMatrixRef rows);                  // Frobenius
+double distance(ConstMatrixRef a, ConstMatrixRef b);  // ‖a − b‖
 
 // ‖a − b‖ / ‖b‖; 0 for b = 0.
 double relative_distance(ConstMatrixRef a, ConstMatrixRef b);

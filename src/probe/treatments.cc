@@ -41,14 +41,6 @@ Matrix spread_rows(ConstMatrixRef rows, int64_t most) {
   return chosen;
 }
 
-double norm_of(ConstMatrixRef rows) {
-  double squares = 0;
-  for (int64_t r = 0; r < rows.rows(); ++r) {
-    for (const float x : rows.row(r)) squares += double{x} * x;
-  }
-  return std::sqrt(squares);
-}
-
 // One site: the linears that read it, their inputs and outputs.
 class SiteTrial {
  public:
@@ -196,7 +188,7 @@ class SiteTrial {
       Matrix output(inputs.rows(), weights[i].rows());
       matmul_transposed(inputs, rounded_weight(weights[i], bits), output);
       const double norm = norm_of(search_outputs_[i]);
-      const double error = relative_distance(output, search_outputs_[i]) * norm;
+      const double error = distance(output, search_outputs_[i]);
       squares += error * error;
       total += norm * norm;
     }
