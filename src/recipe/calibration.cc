@@ -142,29 +142,31 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
                                                                std::optional<Token> bos,
                                                                int64_t tokens, uint64_t seed,
                                                                Progress& progress) {
-  constexpr int64_t kSequences = 32;  // longer ones are better, more of them faster
-  const int64_t length = std::clamp<int64_t>(tokens / kSequences, 1, model.config.max_positions);
+  constexpr int64_t kMost = 32;     // longer ones are better, more of them faster
+  constexpr int64_t kLength = 256;  // a sequence at least, of as many tokens
+  const int64_t count = std::clamp<int64_t>(tokens / kLength, 1, kMost);
+  const int64_t length = std::clamp<int64_t>(tokens / count, 1, model.config.max_positions);
   progress.stage("letting the model write a calibration text", length);
   Random random(seed, "self-generated text");
   SimulatedBackend backend(model, {});
-  std::vector<std::vector<Token>> windows(kSequences);
+  std::vector<std::vector<Token>> windows(static_cast<size_t>(count));
   std::vector<int> sequences;
   for (std::vector<Token>& window : windows) {
     sequences.push_back(backend.add_sequence());
     window.push_back(
         bos ? *bos : static_cast<Token>(random.below(static_cast<uint64_t>(model.config.vocab))));
   }
-  Matrix logits(kSequences, model.config.vocab);
+  Matrix logits(count, model.config.vocab);
   for (int64_t position = 0; position + 1 < length; ++position) {
     QUAROT_RETURN_IF_ERROR(progress.check());
     Batch batch;
-    for (int64_t s = 0; s < kSequences; ++s) {
+    for (int64_t s = 0; s < count; ++s) {
       batch.tokens.push_back(windows[static_cast<size_t>(s)].back());
       batch.chunks.push_back({sequences[static_cast<size_t>(s)], s, 1, position});
     }
     forward(backend, batch);
-    backend.logits(0, kSequences, logits);
-    for (int64_t s = 0; s < kSequences; ++s)
+    backend.logits(0, count, logits);
+    for (int64_t s = 0; s < count; ++s)
       windows[static_cast<size_t>(s)].push_back(sample(logits.row(s), random));
     progress.advance(1);
   }

@@ -61,15 +61,17 @@ TEST(SampleWindows, TakeAllOfAShorterText) {
 TEST(SelfGeneratedWindows, AreReproducibleAndFitTheModel) {
   const Model model = testing::random_model(testing::config_json(), 1);
   NoProgress progress;
-  const auto windows = value_of(self_generated_windows(model, 7, 128, 5, progress));
-  ASSERT_EQ(windows.size(), 32U);
+  EXPECT_EQ(value_of(self_generated_windows(model, 7, 32 * 512, 5, progress)).size(), 32U);
+  ASSERT_EQ(value_of(self_generated_windows(model, 7, 128, 5, progress)).size(), 1U);
+  const auto windows = value_of(self_generated_windows(model, 7, 1024, 5, progress));
+  ASSERT_EQ(windows.size(), 4U);
   for (const std::vector<Token>& window : windows) {
-    EXPECT_EQ(window.size(), 4U);
+    EXPECT_EQ(window.size(), 256U);
     EXPECT_EQ(window[0], 7);
     for (const Token token : window) EXPECT_TRUE(token >= 0 && token < 96);
   }
-  EXPECT_EQ(windows, value_of(self_generated_windows(model, 7, 128, 5, progress)));
-  EXPECT_NE(windows, value_of(self_generated_windows(model, 7, 128, 6, progress)));
+  EXPECT_EQ(windows, value_of(self_generated_windows(model, 7, 1024, 5, progress)));
+  EXPECT_NE(windows, value_of(self_generated_windows(model, 7, 1024, 6, progress)));
   const Model short_context =
       testing::random_model(testing::config_json({{"max_position_embeddings", 1}}), 1);
   for (const std::vector<Token>& window :
