@@ -7,6 +7,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/folder_lock.h"
 #include "base/hash.h"
 #include "base/mapped_file.h"
 #include "base/memory.h"
@@ -78,6 +79,21 @@ TEST_F(AtomicFileTest, NothingAppearsWithoutCommit) {
     ASSERT_TRUE(file->write("half").ok());
   }
   EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+using FolderLockTest = TemporaryFolder;
+
+TEST_F(FolderLockTest, OneHolderAtATime) {
+  {
+    const auto first = FolderLock::acquire(folder_);
+    ASSERT_TRUE(first.ok()) << first.error().message();
+    const auto second = FolderLock::acquire(folder_);
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(second.error().message().find("another process"), std::string::npos);
+  }
+  EXPECT_TRUE(FolderLock::acquire(folder_).ok());
+  EXPECT_EQ(FolderLock::acquire(folder_ / "none").error().code(), ErrorCode::kIo);
 }
 
 TEST(Parallel, CoversEveryElementOnce) {

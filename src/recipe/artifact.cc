@@ -5,6 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/folder_lock.h"
 #include "base/hash.h"
 #include "base/mapped_file.h"
 #include "formats/json.h"
@@ -155,10 +156,7 @@ class ArtifactWriter {
                    "{}: this model carries a recipe already; give the original model",
                    checkpoint_.path().string());
     }
-    if (is_there(folder_)) {
-      return error(ErrorCode::kInvalidArgument,
-                   "{}: exists already; remove it or choose another folder", folder_.string());
-    }
+    QUAROT_RETURN_IF_ERROR(check_folder());
     const WeightQuant& w = recipe_.weights;
     if (recipe_.precision.needs_simulation() || recipe_.leaves_floats() ||
         recipe_.uses_principal_basis()) {
@@ -173,6 +171,17 @@ class ArtifactWriter {
                    w.bits, w.symmetric ? "symmetric" : "asymmetric");
     }
     return {};
+  }
+
+  Status check_folder() const {
+    const fs::path name = folder_.filename();
+    if (name.empty() || name == "." || name == "..") {
+      return error(ErrorCode::kInvalidArgument, "\"{}\": expected the name of a new folder",
+                   folder_.string());
+    }
+    if (!is_there(folder_)) return {};
+    return error(ErrorCode::kInvalidArgument,
+                 "{}: exists already; remove it or choose another folder", folder_.string());
   }
 
   // What makes a half-finished folder ours to go on with; part of quarot.json later.
@@ -197,6 +206,9 @@ class ArtifactWriter {
     fs::create_directories(partial_, failed);
     if (failed)
       return error(ErrorCode::kIo, "{}: cannot create: {}", partial_.string(), failed.message());
+    QUAROT_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::acquire(partial_));
+    lock_.emplace(std::move(lock));
+    QUAROT_RETURN_IF_ERROR(check_folder());  // whoever held the lock may have finished it
     const fs::path mark = partial_ / kMark;
     manifest_ = identity();
     const std::string wanted = manifest_.dump(2);
@@ -384,6 +396,7 @@ class ArtifactWriter {
   const ArtifactOptions& options_;
   fs::path folder_;
   fs::path partial_;
+  std::optional<FolderLock> lock_;  // on partial_
   Progress& progress_;
   ModelConfig config_;
   std::unique_ptr<LayerPipeline> pipeline_;

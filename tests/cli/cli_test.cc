@@ -162,6 +162,8 @@ TEST_F(Cli, BadOptionValuesSayWhatWasExpected) {
   expect_failure({"generate", stories_, "--prompt", "x", "--json", "-n", "-1"}, 1, "-1 tokens");
   expect_failure({"rotate", stories_, "-o", (folder_ / "o").string(), "--dtype", "f64"}, 1,
                  "f32, f16 or bf16");
+  for (const std::string name : {"", "new/.", "new/.."})
+    expect_failure({"rotate", stories_, "-o", name}, 1, "expected the name of a new folder");
 }
 
 TEST_F(Cli, EvalJsonHasTheDocumentedKeys) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/folder_lock.h"
 #include "base/random.h"
 #include "formats/safetensors.h"
 #include "support/program.h"
@@ -203,6 +204,28 @@ void write_model(const fs::path& folder, int64_t layers) {
 }
 
 // Models of 4 layers and of 24, and what the program says it held in memory at most.
+// Whichever comes first writes the whole of it; the other changes nothing.
+TEST_F(Quantize, TwoAtOnceAreOneAfterTheOther) {
+  expect_done(quantize("alone", calibrated()));
+  const Child first(quantize("out", calibrated()));
+  const Child second(quantize("out", calibrated()));
+  const Outcome outcomes[] = {first.wait(), second.wait()};
+  EXPECT_EQ(outcomes[0].status + outcomes[1].status, 1) << outcomes[0].err << outcomes[1].err;
+  expect_same(folder_ / "alone", folder_ / "out");
+
+  fs::create_directory(folder_ / "held.partial");
+  std::ofstream(folder_ / "held.partial" / "model.safetensors.tmp-1") << "another's";
+  {
+    const auto lock = FolderLock::acquire(folder_ / "held.partial");
+    const Outcome outcome = run(quantize("held", calibrated()));
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_NE(outcome.err.find("another process is writing"), std::string::npos) << outcome.err;
+    EXPECT_TRUE(fs::exists(folder_ / "held.partial" / "model.safetensors.tmp-1"));
+  }
+  expect_done(quantize("held", calibrated()));
+  expect_same(folder_ / "alone", folder_ / "held");
+}
+
 class Layers : public Quantize {
  protected:
   void SetUp() override {
