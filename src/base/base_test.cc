@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -62,7 +63,12 @@ TEST_F(MappedFileTest, ReadsWhatWasWritten) {
 
 TEST_F(MappedFileTest, RefusesWhatIsNoFile) {
   EXPECT_EQ(MappedFile::open(folder_ / "none").error().code(), ErrorCode::kNotFound);
-  EXPECT_EQ(MappedFile::open(folder_).error().code(), ErrorCode::kInvalidArgument);
+  const fs::path pipe = folder_ / "pipe";  // nobody writes to it
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const fs::path& path : {folder_, pipe}) {
+    EXPECT_EQ(MappedFile::open(path).error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(read_text_file(path).error().code(), ErrorCode::kInvalidArgument);
+  }
 }
 
 TEST_F(MappedFileTest, EmptyFileIsEmpty) {

@@ -17,6 +17,9 @@ namespace quarot {
 
 namespace {
 
+// Without waiting: a pipe under a file's name would keep open() until someone writes to it.
+constexpr int kReadOnly = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd) : fd_(fd) {}
@@ -49,7 +52,7 @@ Result<size_t> regular_file_size(int fd, const std::filesystem::path& path) {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor fd(::open(path.c_str(), kReadOnly));
   if (fd.get() < 0) return io_error(path, "open");
   QUAROT_ASSIGN_OR_RETURN(const size_t size, regular_file_size(fd.get(), path));
   if (size == 0) return MappedFile(path, nullptr, 0);
@@ -88,7 +91,7 @@ void MappedFile::drop(std::span<const std::byte> bytes) const {
 }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t limit) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor fd(::open(path.c_str(), kReadOnly));
   if (fd.get() < 0) return io_error(path, "open");
   QUAROT_ASSIGN_OR_RETURN(const size_t size, regular_file_size(fd.get(), path));
   if (size > limit) {
