@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "model/family.h"
 #include "model/json_fields.h"
@@ -19,6 +20,18 @@ Status check_dimension(const JsonFields& json, std::string_view name, int64_t va
   if (value >= 1 && value <= kMaxDimension) return {};
   return error(ErrorCode::kCorrupt, "{}: \"{}\" is {}, expected 1 to {}", json.where(), name, value,
                kMaxDimension);
+}
+
+// A width that is rotated. Where no Hadamard matrix is known, that takes the square of its odd
+// factor: models have up to 231 or so.
+Status check_width(const JsonFields& json, std::string_view name, int64_t value) {
+  constexpr int64_t kMaxWidth = int64_t{1} << 20;
+  constexpr int64_t kMaxOddFactor = 8191;
+  const int64_t odd = value >> std::countr_zero(static_cast<uint64_t>(value));
+  if (value <= kMaxWidth && odd <= kMaxOddFactor) return {};
+  return error(ErrorCode::kUnsupported,
+               "{}: \"{}\" is {}, whose odd factor is {}; expected at most {}, and {}",
+               json.where(), name, value, odd, kMaxWidth, kMaxOddFactor);
 }
 
 Status read_dimensions(const JsonFields& json, ModelConfig& config) {
@@ -48,6 +61,13 @@ Status read_dimensions(const JsonFields& json, ModelConfig& config) {
   QUAROT_RETURN_IF_ERROR(check_dimension(json, "num_key_value_heads", config.kv_heads));
   QUAROT_RETURN_IF_ERROR(check_dimension(json, "head_dim", config.head_dim));
   QUAROT_RETURN_IF_ERROR(check_dimension(json, "max_position_embeddings", config.max_positions));
+  for (const auto& [name, value] : {std::pair("hidden_size", config.hidden),
+                                    {"num_attention_heads", config.heads},
+                                    {"head_dim", config.head_dim},
+                                    {"num_attention_heads x head_dim", config.width(Space::kQuery)},
+                                    {"intermediate_size", config.ffn}}) {
+    QUAROT_RETURN_IF_ERROR(check_width(json, name, value));
+  }
   if (config.heads % config.kv_heads != 0) {
     return error(ErrorCode::kCorrupt, "{}: {} attention heads do not share {} KV heads evenly",
                  json.where(), config.heads, config.kv_heads);

@@ -83,6 +83,14 @@ TEST(Config, HostileFilesGetOneError) {
       expect_refused(config_json({{key, value}}), ErrorCode::kCorrupt, key);
     }
   }
+  for (const char* key : {"hidden_size", "num_attention_heads", "head_dim", "intermediate_size"}) {
+    for (const int64_t value : {1 << 21, 10007, 134217689}) {
+      const json config = config_json({{key, value}, {"num_key_value_heads", 1}});
+      expect_refused(config, ErrorCode::kUnsupported, key);
+    }
+  }
+  expect_refused(config_json({{"num_attention_heads", 1 << 12}, {"head_dim", 1 << 12}}),
+                 ErrorCode::kUnsupported, "num_attention_heads x head_dim");
   expect_refused(config_json({{"rope_scaling", 5}}), ErrorCode::kCorrupt, "rope_scaling");
   expect_refused(config_json({{"rope_theta", 0}}), ErrorCode::kCorrupt, "rope_theta");
   expect_refused(config_json({{"rope_scaling", {{"type", "dynamic"}}}}), ErrorCode::kUnsupported,
