@@ -137,6 +137,15 @@ Result<Recipe> RecipeOptions::recipe(const std::string& name) const {
   return recipe;
 }
 
+CLI::Validator at_least(int64_t least) {
+  const auto check = [least](const std::string& text) -> std::string {
+    int64_t value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= least) return "";
+    return fmt::format("{}, expected {} or more", text, least);
+  };
+  return {check, fmt::format(">= {}", least)};
+}
+
 void add_command(CLI::App& command, const std::string& examples, Command& selected, Command run) {
   command.footer("Examples:\n" + examples);
   command.callback([&selected, run = std::move(run)] { selected = run; });

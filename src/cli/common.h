@@ -54,6 +54,9 @@ class RecipeOptions {
   std::optional<uint64_t> seed_;
 };
 
+// For numbers without an upper limit.
+CLI::Validator at_least(int64_t least);
+
 // A command adds its options to the app and says what to run.
 using Command = std::function<int()>;
 void add_command(CLI::App& command, const std::string& examples, Command& selected, Command run);

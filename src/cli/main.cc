@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 
@@ -28,6 +29,27 @@ std::string unknown_command(CLI::App& app, std::string_view name) {
   return fmt::format("quarot: there is no command \"{}\"; there are {}\n", name, known);
 }
 
+// On its own the parser takes -1 for 2^64 - 1, and what is too large for the largest there is.
+template <typename Integer>
+std::string check_integer(const std::string& text) {
+  Integer value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, failed] = std::from_chars(text.data(), end, value);
+  if (failed == std::errc() && rest == end) return "";
+  return fmt::format("{} is no whole number from {} to {}", text,
+                     std::numeric_limits<Integer>::min(), std::numeric_limits<Integer>::max());
+}
+
+void check_integers(CLI::App& app) {
+  for (CLI::App* command : app.get_subcommands({})) {
+    for (CLI::Option* option : command->get_options({})) {
+      const std::string type = option->get_type_name();
+      if (type.starts_with("INT")) option->check(check_integer<int64_t>);
+      if (type.starts_with("UINT")) option->check(check_integer<uint64_t>);
+    }
+  }
+}
+
 int run(int argc, char** argv) {
   // A closed pipe and a file beyond the limit are errors like any other.
   std::signal(SIGPIPE, SIG_IGN);
@@ -46,6 +68,7 @@ int run(int argc, char** argv) {
                          add_study, add_bench, add_generate, add_chat, add_completion}) {
     add(app, selected);
   }
+  check_integers(app);
   if (argc > 1 && argv[1][0] != '-') {
     const std::string unknown = unknown_command(app, argv[1]);
     std::fputs(unknown.c_str(), stderr);

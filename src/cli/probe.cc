@@ -196,7 +196,9 @@ void add_probe(CLI::App& app, Command& selected) {
   options->model.add_to(*command);
   command->add_option("--text", options->text,
                       "the text to look at (default: the model writes one)");
-  command->add_option("--tokens", options->tokens, "how many tokens of it")->capture_default_str();
+  command->add_option("--tokens", options->tokens, "how many tokens of it")
+      ->check(at_least(2))
+      ->capture_default_str();
   command->add_flag("--layers", options->layers, "one line a layer and site");
   command->add_flag("--full", options->full,
                     "also treatments, attribution and operators: some minutes");

@@ -247,7 +247,7 @@ void add_study(CLI::App& app, Command& selected) {
   command
       ->add_option("--calibration-tokens", options->calibration_tokens,
                    "how many tokens of it to use (default: what each recipe says)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--seed", options->seed, "the first seed")->capture_default_str();
   command->add_option("--seeds", options->seeds, "how many (default: what the table says)")
       ->check(CLI::Range(1, 1000));

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "cli/common.h"
 #include "eval/result_json.h"
 
 namespace quarot::cli {
@@ -10,7 +11,7 @@ namespace quarot::cli {
 void TaskInput::add_to(CLI::App& command) {
   command.add_option("--tasks", paths, "zero-shot tasks: files of JSON lines");
   command.add_option("--max-items", max_items, "only so many items of each task (0: all)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
 }
 
 Result<std::vector<Task>> TaskInput::open(const OpenModel& model) const {

@@ -111,6 +111,13 @@ TEST_F(Cli, WrongUsageIsStatus2) {
   expect_failure({"eval", "x", "--text", "y", "--threads", "0"}, 2, "--threads");
   expect_failure({"eval", "x", "--text", "y", "--against", "nothing"}, 2, "float");
   expect_failure({"completion", "fish"}, 2, "bash");
+  expect_failure({"eval", "x", "--text", "y", "--seed", "-1"}, 2, "no whole number from 0 to");
+  for (const char* number : {"18446744073709551616", "1e9", "0x10", ""}) {
+    expect_failure({"eval", "x", "--text", "y", "--seed", number}, 2, "18446744073709551615");
+    expect_failure({"eval", "x", "--text", "y", "--window", number}, 2, "9223372036854775807");
+  }
+  expect_failure({"eval", "x", "--text", "y", "--max-items", "-1"}, 2, "-1, expected 0 or more");
+  expect_failure({"probe", "x", "--tokens", "0"}, 2, "0, expected 2 or more");
 }
 
 TEST_F(Cli, BadInputIsStatus1AndOneLine) {
