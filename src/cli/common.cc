@@ -151,8 +151,27 @@ void add_command(CLI::App& command, const std::string& examples, Command& select
   command.callback([&selected, run = std::move(run)] { selected = run; });
 }
 
+namespace {
+
+// A name in a message comes from a file, which may be a stranger's: its line breaks and escape
+// sequences are shown, not obeyed.
+std::string one_line(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code < 0x20 || code == 0x7f) {
+      line += fmt::format("\\x{:02x}", code);
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
+}  // namespace
+
 int report(const Error& error) {
-  std::fputs(fmt::format("quarot: {}\n", error.message()).c_str(), stderr);
+  std::fputs(fmt::format("quarot: {}\n", one_line(error.message())).c_str(), stderr);
   if (error.code() == ErrorCode::kCancelled) return kInterrupted;
   return kFailed;
 }

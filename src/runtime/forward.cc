@@ -24,8 +24,10 @@ void forward(Backend& backend, const Batch& batch) {
 Status check_batch(const Batch& batch, const ModelConfig& config) {
   for (const Token token : batch.tokens) {
     if (token < 0 || token >= config.vocab) {
-      return error(ErrorCode::kInvalidArgument, "token {} is outside the vocabulary of {}", token,
-                   config.vocab);
+      return error(
+          ErrorCode::kInvalidArgument,
+          "token {} is outside the model's vocabulary of {}: is the tokenizer another model's?",
+          token, config.vocab);
     }
   }
   int64_t row = 0;

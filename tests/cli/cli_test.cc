@@ -129,6 +129,7 @@ TEST_F(Cli, BadInputIsStatus1AndOneLine) {
   expect_failure({"inspect", folder_.string()}, 1, "no config.json");
   expect_failure({"inspect", text_}, 1, "expected a Hugging Face folder");
   expect_failure({"inspect", std::string(300, 'x')}, 1, "no such file");
+  expect_failure({"inspect", "a\n\x1b[2J"}, 1, "a\\x0a\\x1b[2J: no such file");
   expect_failure({"chat", stories_}, 1, "no chat template");
   std::ofstream(folder_ / "short.txt") << "";
   expect_failure({"eval", stories_, "--text", (folder_ / "short.txt").string()}, 1, "expected 2");
