@@ -96,5 +96,8 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     std::fputs("quarot: out of memory\n", stderr);
     return quarot::cli::kFailed;
+  } catch (const std::exception& e) {  // no input is known to lead here
+    std::fputs(fmt::format("quarot: {}\n", e.what()).c_str(), stderr);
+    return quarot::cli::kFailed;
   }
 }

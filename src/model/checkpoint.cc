@@ -9,6 +9,7 @@
 #include "formats/llama2c.h"
 #include "model/checksums.h"
 #include "model/gguf_checkpoint.h"
+#include "text/utf8.h"
 
 namespace quarot {
 
@@ -26,6 +27,7 @@ Status copy_text_file(const fs::path& from, const fs::path& to) {
   return write_file_atomically(to, contents);
 }
 
+// quarot.json lists what it has by name, and JSON is UTF-8.
 bool is_tokenizer_file(std::string_view name) {
   constexpr std::string_view kNames[] = {"tokenizer.json",
                                          "tokenizer.gguf",
@@ -37,8 +39,9 @@ bool is_tokenizer_file(std::string_view name) {
                                          "added_tokens.json",
                                          "chat_template.jinja",
                                          "chat_template.json"};
-  return std::ranges::find(kNames, name) != std::end(kNames) || name.ends_with(".tiktoken") ||
-         name.ends_with(".model") || (name.starts_with("tok") && name.ends_with(".bin"));
+  return is_valid_utf8(name) &&
+         (std::ranges::find(kNames, name) != std::end(kNames) || name.ends_with(".tiktoken") ||
+          name.ends_with(".model") || (name.starts_with("tok") && name.ends_with(".bin")));
 }
 
 class HuggingFaceCheckpoint final : public Checkpoint {

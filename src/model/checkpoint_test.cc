@@ -48,6 +48,21 @@ TEST_F(CheckpointFiles, WhatIsNoModelIsNamed) {
   expect_error(folder_, ErrorCode::kCorrupt, "config.json");
 }
 
+TEST_F(CheckpointFiles, TokenizerFilesAreCopiedIfJsonCanNameThem) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path tiny = *data_folder() / "models" / "tiny" / "llama";
+  for (const char* name : {"config.json", "model.safetensors"})
+    fs::create_symlink(tiny / name, folder_ / name);
+  for (const char* name : {"tokenizer.model", "\xff.model", "notes.txt"})
+    std::ofstream(folder_ / name) << "x";
+  fs::create_directory(folder_ / "copy");
+  testing::expect_ok(value_of(open_checkpoint(folder_))->save_tokenizer(folder_ / "copy"));
+  std::vector<fs::path> copied;
+  for (const auto& entry : fs::directory_iterator(folder_ / "copy"))
+    copied.push_back(entry.path().filename());
+  EXPECT_EQ(copied, std::vector<fs::path>{"tokenizer.model"});
+}
+
 TEST_F(CheckpointFiles, AFolderOpensByAnyOfItsFiles) {
   QUAROT_NEEDS(data_folder());
   const fs::path tiny = *data_folder() / "models" / "tiny" / "llama";
