@@ -16,6 +16,10 @@ void CommonOptions::add_to(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--threads", threads, "how many threads (default: one a core)")
       ->check(CLI::Range(1, 4096));
+  add_output_to(command);
+}
+
+void CommonOptions::add_output_to(CLI::App& command) {
   command.add_flag("--json", json, "print one JSON object instead of text");
   command.add_flag("--quiet", quiet, "no progress, no remarks");
 }

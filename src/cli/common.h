@@ -27,6 +27,7 @@ struct CommonOptions {
   bool quiet = false;
 
   void add_to(CLI::App& command);
+  void add_output_to(CLI::App& command);  // of a command that computes nothing: --json, --quiet
   // Thread count; kUnsupported for a device that this build, this machine or, unless it takes one,
   // this command does not have.
   Status apply(bool takes_device = false) const;

@@ -49,14 +49,19 @@ void add_completion(CLI::App& app, Command& selected) {
   command->add_option("SHELL", *shell, "bash or zsh")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh"}));
-  add_command(*command, "  source <(quarot completion bash)", selected, [&app, shell] {
-    // zsh runs bash's completions through its own emulation; its first line is for zsh's fpath.
-    if (*shell == "zsh") {
-      std::fputs("#compdef quarot\nautoload -U +X bashcompinit && bashcompinit\n", stdout);
-    }
-    std::fputs(bash_script(app).c_str(), stdout);
-    return kDone;
-  });
+  add_command(*command,
+              "  source <(quarot completion bash)\n"
+              "  source <(quarot completion zsh)   # after compinit",
+              selected, [&app, shell] {
+                // zsh runs bash's completions through its own emulation; its first line is for
+                // zsh's fpath.
+                if (*shell == "zsh") {
+                  std::fputs("#compdef quarot\nautoload -U +X bashcompinit && bashcompinit\n",
+                             stdout);
+                }
+                std::fputs(bash_script(app).c_str(), stdout);
+                return kDone;
+              });
 }
 
 }  // namespace quarot::cli

@@ -211,7 +211,7 @@ void add_inspect(CLI::App& app, Command& selected) {
   auto model = std::make_shared<ModelInput>();
   auto common = std::make_shared<CommonOptions>();
   model->add_to(*command);
-  common->add_to(*command);
+  common->add_output_to(*command);
   add_command(*command, "  quarot inspect model.gguf\n  quarot inspect model/ --json", selected,
               [model, common] { return run(*model, *common); });
 }

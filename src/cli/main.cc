@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -50,6 +51,13 @@ void check_integers(CLI::App& app) {
   }
 }
 
+// What the parser found wrong, and whose --help says what is right.
+std::string wrong_usage(const CLI::App* app, const CLI::Error& error) {
+  std::string name = "quarot";
+  for (const CLI::App* command : app->get_subcommands()) name += " " + command->get_name();
+  return fmt::format("quarot: {}; see {} --help\n", error.what(), name);
+}
+
 int run(int argc, char** argv) {
   // A closed pipe and a file beyond the limit are errors like any other.
   std::signal(SIGPIPE, SIG_IGN);
@@ -60,6 +68,7 @@ int run(int argc, char** argv) {
   app.name("quarot");
   app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);
+  app.failure_message(wrong_usage);
   app.footer(
       "Exit status: 0 done; 1 the input or the machine is at fault; 2 wrong usage; 130 "
       "interrupted.");
@@ -69,7 +78,11 @@ int run(int argc, char** argv) {
     add(app, selected);
   }
   check_integers(app);
-  if (argc > 1 && argv[1][0] != '-') {
+  if (argc < 2) {
+    std::fputs(app.help().c_str(), stderr);
+    return kWrongUsage;
+  }
+  if (argv[1][0] != '-') {
     const std::string unknown = unknown_command(app, argv[1]);
     std::fputs(unknown.c_str(), stderr);
     if (!unknown.empty()) return kWrongUsage;

@@ -203,7 +203,6 @@ void write_model(const fs::path& folder, int64_t layers) {
   std::ofstream(folder / "model.safetensors.index.json") << json{{"weight_map", map}};
 }
 
-// Models of 4 layers and of 24, and what the program says it held in memory at most.
 // Whichever comes first writes the whole of it; the other changes nothing.
 TEST_F(Quantize, TwoAtOnceAreOneAfterTheOther) {
   expect_done(quantize("alone", calibrated()));
@@ -226,6 +225,7 @@ TEST_F(Quantize, TwoAtOnceAreOneAfterTheOther) {
   expect_same(folder_ / "alone", folder_ / "held");
 }
 
+// Models of 4 layers and of 24, and what the program says it held in memory at most.
 class Layers : public Quantize {
  protected:
   void SetUp() override {
