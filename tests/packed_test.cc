@@ -76,6 +76,24 @@ TEST_P(Packed, EqualsSimulated) {
   }
 }
 
+TEST_P(Packed, EqualsSimulatedWithAClipRatioASite) {
+  QUAROT_NEEDS(data_folder());
+  Recipe recipe = value_of(recipe_by_name("balanced"));
+  recipe.precision.activations.search_clip = true;
+  Model model = prepared(recipe);
+  for (const Layer& layer : model.layers) {
+    for (const float clip : layer.clips) EXPECT_TRUE(clip >= 0.6F && clip <= 1);
+  }
+  model.layers[0].clips = {0.6F, 0.7F, 0.8F, 0.95F};
+  const auto packed = value_of(make_backend(model, recipe.precision, Execution::kPacked));
+  const auto simulated = value_of(make_backend(model, recipe.precision, Execution::kSimulated));
+  const Matrix expected = logits(*simulated);
+  expect_equal(logits(*packed), expected);
+  model.layers[0].clips = {};  // the ratios matter
+  const auto other = value_of(make_backend(model, recipe.precision, Execution::kSimulated));
+  EXPECT_GT(testing::relative_error(logits(*other), expected), 1e-3);
+}
+
 TEST_P(Packed, TablesOfFewBits) {
   QUAROT_NEEDS(data_folder());
   const Matrix exact = testing::logits_of(original_, ids_);

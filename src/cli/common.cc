@@ -56,7 +56,7 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   add("--a-group", a_group_, "channels that share an activation scale (0: all)");
   add("--w-method", w_method_, "how weights are rounded: rtn or gptq");
   add("--w-clip", w_clip_, "clip of the weights: search, none, a ratio, or outputs (rtn only)");
-  add("--a-clip", a_clip_, "clip ratio of the activations");
+  add("--a-clip", a_clip_, "clip of the activations: search, for each site, or a ratio");
   add("--kv-clip", kv_clip_, "clip ratio of keys and values");
   add("--center", center_, "subtract the mean before caching: none, k or kv");
   add("--rotate", rotate_, "all, none, or R1,R2,R3,R4; -NAME takes one back");
@@ -97,21 +97,26 @@ Result<Recipe> RecipeOptions::recipe(const std::string& name) const {
   set("head_bits", head_bits_);
   set("w_group", w_group_);
   set("a_group", a_group_);
-  set("a_clip", a_clip_);
   set("k_clip", kv_clip_);
   set("v_clip", kv_clip_);
   set("seed", seed_);
   set("calibration_tokens", calibration_tokens_);
   set("gptq_tokens", calibration_tokens_);
   if (!scaling_.empty()) json["scaling"] = scaling_;
-  if (!alpha_.empty()) {
-    json["search_alpha"] = alpha_ == "search";
-    if (double alpha = 0; CLI::detail::lexical_cast(alpha_, alpha)) {
-      json["alpha"] = alpha;
-    } else if (alpha_ != "search") {
-      return error(ErrorCode::kInvalidArgument, "--alpha {}: expected search or a number", alpha_);
+  // A number, or the search for one.
+  const auto set_searched = [&](const char* flag, const std::string& value, const char* search,
+                                const char* number) -> Status {
+    if (value.empty()) return {};
+    json[search] = value == "search";
+    if (double given = 0; CLI::detail::lexical_cast(value, given)) {
+      json[number] = given;
+    } else if (value != "search") {
+      return error(ErrorCode::kInvalidArgument, "{} {}: expected search or a number", flag, value);
     }
-  }
+    return {};
+  };
+  QUAROT_RETURN_IF_ERROR(set_searched("--alpha", alpha_, "search_alpha", "alpha"));
+  QUAROT_RETURN_IF_ERROR(set_searched("--a-clip", a_clip_, "a_search_clip", "a_clip"));
   if (!center_.empty()) json["center"] = center_;
   if (!w_method_.empty()) json["w_method"] = w_method_;
   if (!basis_.empty()) json["transforms"]["kind"] = basis_;

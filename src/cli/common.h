@@ -49,9 +49,9 @@ class RecipeOptions {
   std::string name_;
   std::optional<int> w_bits_, a_bits_, k_bits_, v_bits_, embedding_bits_, head_bits_;
   std::optional<int64_t> w_group_, a_group_, calibration_tokens_;
-  std::string scaling_, alpha_, w_method_, w_clip_, center_, rotate_, basis_, calibration_;
+  std::string scaling_, alpha_, w_method_, w_clip_, a_clip_, center_, rotate_, basis_, calibration_;
   std::vector<std::string> fields_;
-  std::optional<float> a_clip_, kv_clip_;
+  std::optional<float> kv_clip_;
   std::optional<uint64_t> seed_;
 };
 

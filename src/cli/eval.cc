@@ -74,11 +74,13 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   return outcome;
 }
 
-// The exponents the search chose at one site, layer by layer.
-std::vector<double> alphas_at(Space site, const Outcome& outcome) {
-  std::vector<double> alphas;
-  for (const LayerReport& layer : outcome.layers) alphas.push_back(layer.alphas[site_index(site)]);
-  return alphas;
+// What a search chose at one site, layer by layer.
+template <typename Chosen>
+std::vector<double> chosen_at(Space site, const Outcome& outcome, Chosen LayerReport::*chosen) {
+  std::vector<double> values;
+  for (const LayerReport& layer : outcome.layers)
+    values.push_back((layer.*chosen)[site_index(site)]);
+  return values;
 }
 
 // Of all layers.
@@ -103,8 +105,11 @@ nlohmann::json to_json(const EvalOptions& options, const Outcome& outcome) {
                                {"passing", seconds.passing},
                                {"rounding", seconds.rounding}};
   for (const Space site : kSites) {
+    const std::string name(space_name(site));
     if (outcome.recipe.scaling.search)
-      json["alphas"][std::string(space_name(site))] = alphas_at(site, outcome);
+      json["alphas"][name] = chosen_at(site, outcome, &LayerReport::alphas);
+    if (outcome.recipe.searches_clips())
+      json["a_clips"][name] = chosen_at(site, outcome, &LayerReport::clips);
   }
   if (outcome.perplexity) {
     json.update(nlohmann::json(*outcome.perplexity));
@@ -140,11 +145,14 @@ void print(const EvalOptions& options, const Outcome& outcome) {
   line("recipe", fmt::format("{} ({}), {}", outcome.recipe.name, bits_label(outcome.recipe),
                              execution_name(outcome.execution)));
   if (!outcome.calibration.empty()) line("calibration", outcome.calibration);
-  for (const Space site : kSites) {
-    if (!outcome.recipe.scaling.search) break;
-    line("alpha", fmt::format("{:.2f} at the {}", fmt::join(alphas_at(site, outcome), " "),
-                              space_name(site)));
-  }
+  const auto print_chosen = [&](std::string_view name, auto chosen) {
+    for (const Space site : kSites) {
+      line(name, fmt::format("{:.2f} at the {}", fmt::join(chosen_at(site, outcome, chosen), " "),
+                             space_name(site)));
+    }
+  };
+  if (outcome.recipe.scaling.search) print_chosen("alpha", &LayerReport::alphas);
+  if (outcome.recipe.searches_clips()) print_chosen("clip", &LayerReport::clips);
   if (outcome.perplexity) {
     line("protocol", describe(options.text.perplexity));
     line("tokens", fmt::format("{} in {} windows of {}", outcome.perplexity->tokens,

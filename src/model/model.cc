@@ -192,6 +192,20 @@ class LinearReader {
   std::vector<float> bias_;
 };
 
+Result<SiteClips> read_clips(const TensorSource& tensors, const std::string& name) {
+  SiteClips clips{};
+  if (tensors.find(name) == nullptr) return clips;
+  QUAROT_ASSIGN_OR_RETURN(const std::vector<float> values,
+                          read_vector(tensors, name, std::ssize(clips)));
+  for (const float clip : values) {
+    if (clip > 0 && clip <= 1) continue;
+    return error(ErrorCode::kCorrupt, "{}: tensor {} has a clip ratio of {}, expected (0, 1]",
+                 tensors.path().string(), name, clip);
+  }
+  std::ranges::copy(values, clips.begin());
+  return clips;
+}
+
 // The transforms that quarot.json says are left to the forward pass.
 Result<OnlineTransforms> read_online_transforms(const Checkpoint& checkpoint,
                                                 const ModelConfig& config) {
@@ -300,6 +314,7 @@ Result<Layer> load_layer(const TensorSource& tensors, const ModelConfig& config,
     QUAROT_ASSIGN_OR_RETURN(layer.value_center,
                             read_vector(tensors, prefix + "self_attn.value_center", kv_width));
   }
+  QUAROT_ASSIGN_OR_RETURN(layer.clips, read_clips(tensors, prefix + "activation_clips"));
   return layer;
 }
 

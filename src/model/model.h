@@ -23,6 +23,9 @@ struct Linear {
   std::vector<float> bias;                   // [out], or empty
 };
 
+// The clip ratio of the activations at each site of a layer, by site_index(); 0: the recipe's own.
+using SiteClips = std::array<float, kSites.size()>;
+
 struct Layer {
   std::array<Linear, kRoles.size()> linears;
   std::vector<float> attention_norm;  // [hidden] gains
@@ -32,6 +35,7 @@ struct Layer {
 
   // Of each site, by site_index(); empty where no channel is kept in higher precision.
   std::array<ChannelOrder, kSites.size()> orders;
+  SiteClips clips{};
 
   // Constants subtracted from K (after RoPE and R3) and V (after R2) before they are cached,
   // [kv_heads · head_dim]; empty: none. Attention does not see K's; V's is in o_proj's bias.

@@ -225,20 +225,22 @@ void Transformer::transform_head(Matrix& rows, const std::vector<float>& final_n
   if (residual_) change_input_basis(rows, final_norm, basis_of(Space::kResidual, {}, 0));
 }
 
+// Of the norm before a site, where a fused R1 makes it part of what reads there.
+std::span<const float> Transformer::folded_gain(const Layer& layer, Space site) const {
+  if (!residual_) return {};
+  if (site == Space::kAttentionInput) return layer.attention_norm;
+  if (site == Space::kFfnInput) return layer.ffn_norm;
+  return {};
+}
+
 void Transformer::transform_layer(Layer& layer, int64_t index, const LayerScales& scales,
                                   const LayerCenters& centers) const {
   move_value_center_to_bias(config_, centers.value, layer[Role::kOutput]);
-  const auto folded_gain = [&](Space input) -> std::span<const float> {
-    if (!residual_) return {};
-    if (input == Space::kAttentionInput) return layer.attention_norm;
-    if (input == Space::kFfnInput) return layer.ffn_norm;
-    return {};
-  };
   for (const Role role : kRoles) {
     const RoleSpaces spaces = spaces_of(role);
     const Basis output = basis_of(spaces.output, scales, index);
     Linear& linear = layer[role];
-    change_input_basis(linear.weight, folded_gain(spaces.input),
+    change_input_basis(linear.weight, folded_gain(layer, spaces.input),
                        basis_of(spaces.input, scales, index));
     change_output_basis(linear.weight, output);
     change_basis(linear.bias, output);
@@ -260,6 +262,20 @@ void Transformer::transform_layer(Layer& layer, int64_t index, const LayerScales
   }
   layer.value_center = centers.value;
   change_basis(layer.value_center, basis_of(Space::kValue, scales, index));
+}
+
+void Transformer::transform_inputs(Matrix& rows, Space site, const Layer& original, int64_t index,
+                                   const LayerScales& scales, const LayerCenters& centers) const {
+  const std::span<const float> gain = folded_gain(original, site);
+  std::vector<float> center;
+  if (site == Space::kAttentionOutput) center = for_query_heads(config_, centers.value);
+  for (int64_t r = 0; r < rows.rows(); ++r) {
+    const std::span<float> row = rows.row(r);
+    for (size_t c = 0; c < gain.size(); ++c) row[c] = gain[c] == 0 ? 0 : row[c] / gain[c];
+    for (size_t c = 0; c < center.size(); ++c) row[c] -= center[c];
+  }
+  if (const Basis basis = basis_of(site, scales, index); !basis.is_identity())
+    change_basis(rows, basis);
 }
 
 }  // namespace quarot

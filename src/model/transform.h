@@ -87,12 +87,17 @@ class Transformer {
   void transform_layer(Layer& layer, int64_t index, const LayerScales& scales,
                        const LayerCenters& centers) const;
 
+  // What the linears at a site read, from the layer before it was transformed to after.
+  void transform_inputs(Matrix& rows, Space site, const Layer& original, int64_t index,
+                        const LayerScales& scales, const LayerCenters& centers) const;
+
   // Of one space of layer `index`, from the model's own basis; before a fused R1, with the norms'
   // gains folded away.
   Basis basis_of(Space space, const LayerScales& scales, int64_t index) const;
 
  private:
   std::vector<double> signs(const char* purpose, int64_t index, int64_t size) const;
+  std::span<const float> folded_gain(const Layer& layer, Space site) const;
 
   const ModelConfig config_;
   TransformSpec spec_;

@@ -255,6 +255,38 @@ TEST(Transformer, CentresAreExact) {
   }
 }
 
+// What a linear reads can be computed from what it read before, without a forward pass.
+TEST(Transformer, InputsFollowTheirSites) {
+  const Model before = random_model(config_json({{"model_type", "qwen2"}}), 17);
+  const std::vector<Token> tokens = testing::random_tokens(30, 96, 18);
+  Random random(19);
+  const LayerCenters centers = {.key = {}, .value = testing::random_vector(random, 32, 0, 2)};
+  for (const TransformSpec& spec : {TransformSpec(), everything(true), everything(false)}) {
+    LayerScales scales;
+    scales.value = std::vector<double>(32, 3.0);
+    scales.value_basis = {Orthogonal::random(16, 20), Orthogonal::hadamard(16)};
+    if (!spec.residual) scales.attention_input = std::vector<double>(48, 0.5);
+    const Transformer transformer(before.config, spec);
+    const Model after = transformed(before, spec, {scales, scales}, {centers, centers});
+    Sites old_sites(2);
+    Sites new_sites(2);
+    for (const auto& [model, sites] : {std::pair{&before, &old_sites}, {&after, &new_sites}}) {
+      SimulatedBackend backend(*model, {});
+      backend.set_observer(sites);
+      forward(backend, {tokens, {{backend.add_sequence(), 0, 30, 0}}});
+    }
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      const auto l = static_cast<size_t>(layer);
+      for (const Space site : kSites) {
+        Matrix& rows = old_sites.rows[l][static_cast<size_t>(site)];
+        transformer.transform_inputs(rows, site, before.layers[l], layer, scales, centers);
+        EXPECT_LT(testing::relative_error(rows, new_sites.rows[l][static_cast<size_t>(site)]), 1e-5)
+            << space_name(site) << " of layer " << layer;
+      }
+    }
+  }
+}
+
 TEST(Transformer, SeedsAreReproducibleAndDiffer) {
   const Model model = random_model(config_json(), 15);
   TransformSpec spec = everything(true);

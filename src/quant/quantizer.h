@@ -36,8 +36,15 @@ struct ActivationQuant {
   int64_t group = 0;      // 0: the whole row; else a divisor of the width
   float clip = 0.9F;
   bool symmetric = true;
+  bool search_clip = false;  // instead, where calibrated: a ratio for each site of each layer
 
   bool enabled() const { return bits < kFloatBits; }
+  // With the ratio that a layer has of its own; 0: none.
+  ActivationQuant with_clip(float own) const {
+    ActivationQuant q = *this;
+    if (own > 0) q.clip = own;
+    return q;
+  }
   bool operator==(const ActivationQuant&) const = default;
 };
 

@@ -86,7 +86,8 @@ class Shard {
   json errors_;
 };
 
-// By the linear's name; and the exponents of the scaling, where they were searched.
+// By the linear's name; and the exponents of the scaling and the clip ratios of the activations,
+// where they were searched.
 json report_by_name(const LayerReport& report, const Recipe& recipe) {
   json result;
   const LayerErrors& errors = report.errors;
@@ -95,7 +96,9 @@ json report_by_name(const LayerReport& report, const Recipe& recipe) {
     json& linear = result[std::string(spaces_of(role).name)];
     linear["weight"] = error.weight;
     if (recipe.uses_gptq()) linear["output"] = error.output;
-    if (recipe.scaling.search) linear["alpha"] = report.alphas[site_index(spaces_of(role).input)];
+    const size_t site = site_index(spaces_of(role).input);
+    if (recipe.scaling.search) linear["alpha"] = report.alphas[site];
+    if (recipe.searches_clips()) linear["a_clip"] = report.clips[site];
   }
   return result;
 }
@@ -269,6 +272,7 @@ class ArtifactWriter {
     shard.add_vector(prefix + "self_attn.k_norm.weight", layer.key_norm);
     shard.add_vector(prefix + "self_attn.key_center", layer.key_center);
     shard.add_vector(prefix + "self_attn.value_center", layer.value_center);
+    if (recipe_.searches_clips()) shard.add_vector(prefix + "activation_clips", layer.clips);
     if (options_.pack) shard.add_errors(report_by_name(report, recipe_));
     return shard.write(shard_path(index));
   }

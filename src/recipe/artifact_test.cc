@@ -8,6 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "base/random.h"
 #include "model/checksums.h"
 #include "recipe/prepare.h"
@@ -30,6 +31,19 @@ class StopAt final : public Progress {
 
  private:
   mutable int left_;
+};
+
+// Cancels when so many layers are written.
+class StopAfterLayers final : public Progress {
+ public:
+  explicit StopAfterLayers(int64_t layers) : left_(layers) {}
+  void stage(std::string_view what, int64_t) override { writing_ = what == "writing layers"; }
+  void advance(int64_t done) override { left_ -= writing_ ? done : 0; }
+  bool cancelled() const override { return left_ <= 0; }
+
+ private:
+  bool writing_ = false;
+  int64_t left_;
 };
 
 class Artifact : public ::testing::Test {
@@ -202,6 +216,43 @@ TEST_F(Artifact, InterruptedLeavesNothingFinishedAndResumes) {
     }
   }
   EXPECT_EQ(resumed, 0 + 1 + 2 + 3 + 4);
+}
+
+// Ratios found on the way: kept in the shards, seen by GPTQ of the layers after them, and the same
+// after an interruption.
+TEST_F(Artifact, KeepsTheClipRatiosItFound) {
+  QUAROT_NEEDS(data_folder());
+  const auto checkpoint = value_of(open_checkpoint(stories()));
+  const auto tokenizer = value_of(checkpoint->open_tokenizer());
+  Recipe recipe = value_of(recipe_by_name("balanced-gptq"));
+  recipe.calibration_tokens = 256;
+  const auto write_to = [&](const fs::path& folder, Progress& progress) {
+    return write_artifact(*checkpoint, *tokenizer, recipe,
+                          {.pack = true, .matrices = Dtype::kF16, .calibration = {}}, folder,
+                          progress);
+  };
+  (void)value_of(write_to(root_ / "whole", progress_));
+  const Model model = testing::load(root_ / "whole");
+  const nlohmann::json manifest = testing::read_json(root_ / "whole" / "quarot.json");
+  const Model in_memory =
+      value_of(prepare_model(*checkpoint, *tokenizer, recipe, std::nullopt, progress_)).model;
+  for (size_t l = 0; l < model.layers.size(); ++l) {
+    const SiteClips& clips = model.layers[l].clips;
+    EXPECT_EQ(clips, in_memory.layers[l].clips);
+    for (const Role role : kRoles) {
+      const float clip = clips[site_index(spaces_of(role).input)];
+      EXPECT_EQ(manifest["errors"][l][std::string(spaces_of(role).name)]["a_clip"], clip);
+      EXPECT_TRUE(clip >= 0.6F && clip <= 1) << clip;
+    }
+  }
+  StopAfterLayers stop(2);
+  ASSERT_FALSE(write_to(root_ / "resumed", stop).ok());
+  EXPECT_EQ(value_of(write_to(root_ / "resumed", progress_)).resumed_layers, 2);
+  for (const std::string& name : names_in(root_ / "whole")) {
+    EXPECT_EQ(value_of(read_text_file(root_ / "resumed" / name)),
+              value_of(read_text_file(root_ / "whole" / name)))
+        << name;
+  }
 }
 
 TEST_F(Artifact, AnotherRecipeStartsOver) {

@@ -44,9 +44,10 @@ std::string calibration_source(const Recipe& recipe,
 }
 
 bool same_weights(const Recipe& a, const Recipe& b) {
-  // What rounds or scales with an eye on the quantised activations.
+  // What rounds, scales or clips with an eye on the quantised activations.
   const bool looks = (b.uses_hessians() && b.gptq_quantized_inputs) || b.scaling.search ||
-                     a.precision.kept.enabled() || b.precision.kept.enabled();
+                     a.searches_clips() || b.searches_clips() || a.precision.kept.enabled() ||
+                     b.precision.kept.enabled();
   if (looks && a.precision != b.precision) return false;
   Recipe other = b;
   other.name = a.name;

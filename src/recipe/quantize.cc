@@ -94,15 +94,21 @@ Result<std::unique_ptr<LayerStream>> LayerPipeline::open_stream(
 
 Result<LayerReport> LayerPipeline::finish(int64_t index, Layer& layer) {
   LayerReport report;
-  LayerScales scales;
-  LayerCenters centers;
-  if (original_) QUAROT_RETURN_IF_ERROR(measure(index, layer, scales, centers, report));
+  Measured measured;
+  if (original_) {
+    QUAROT_ASSIGN_OR_RETURN(measured, measure(index, layer, report));
+  }
   std::optional<ResidualTarget> target;
   if (target_) {
     target_->put_layer(index, layer);
     target = {target_.get(), transformer_.basis_of(Space::kResidual, {}, index)};
   }
-  transformer_.transform_layer(layer, index, scales, centers);
+  transformer_.transform_layer(layer, index, measured.scales, measured.centers);
+  if (recipe_.searches_clips()) {
+    const Stopwatch searching;
+    layer.clips = report.clips = search_clips(recipe_, index, layer, measured.inputs);
+    report.seconds.measuring += searching.seconds();
+  }
   const Stopwatch watch;
   if (rounded_) {
     QUAROT_ASSIGN_OR_RETURN(
@@ -119,8 +125,8 @@ Result<LayerReport> LayerPipeline::finish(int64_t index, Layer& layer) {
   return report;
 }
 
-Status LayerPipeline::measure(int64_t index, Layer& layer, LayerScales& scales,
-                              LayerCenters& centers, LayerReport& report) {
+Result<LayerPipeline::Measured> LayerPipeline::measure(int64_t index, Layer& layer,
+                                                       LayerReport& report) {
   const Stopwatch watch;
   original_->put_layer(index, std::move(layer));
   const Result<LayerStatistics> statistics =
@@ -135,12 +141,17 @@ Status LayerPipeline::measure(int64_t index, Layer& layer, LayerScales& scales,
     scaled.scales.value = std::move(heads.scale);
     scaled.scales.value_basis = std::move(heads.bases);
   }
-  centers = cache_centers(recipe_, *statistics);
-  order_channels(index, scaled.scales, *statistics, layer);
-  scales = std::move(scaled.scales);
+  Measured measured{std::move(scaled.scales), cache_centers(recipe_, *statistics), {}};
+  order_channels(index, measured.scales, *statistics, layer);
+  for (const Space site : kSites) {
+    if (!recipe_.searches_clips()) break;
+    Matrix& rows = measured.inputs[site_index(site)];
+    rows = Matrix((*statistics)[site].sample.view());
+    transformer_.transform_inputs(rows, site, layer, index, measured.scales, measured.centers);
+  }
   report.alphas = scaled.alphas;
   report.seconds.measuring = watch.seconds();
-  return {};
+  return measured;
 }
 
 void LayerPipeline::drop_streams() {

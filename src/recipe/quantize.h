@@ -7,6 +7,7 @@
 
 #include "base/progress.h"
 #include "quarot/execution.h"
+#include "recipe/activation_clips.h"
 #include "recipe/calibration.h"
 #include "recipe/recipe.h"
 #include "recipe/round_layer.h"
@@ -15,7 +16,7 @@
 namespace quarot {
 
 struct LayerSeconds {
-  double measuring = 0;  // the float model's activations, and the search for scales
+  double measuring = 0;  // the float model's activations, and the searches for scales and clips
   double passing = 0;    // the tokens through the layer as its weights become rounded
   double rounding = 0;
 };
@@ -24,6 +25,7 @@ struct LayerSeconds {
 struct LayerReport {
   LayerErrors errors{};
   SiteAlphas alphas{};  // of the scaling before rotating; searched or not
+  SiteClips clips{};    // of the activations, where searched
   LayerSeconds seconds;
 };
 
@@ -59,8 +61,13 @@ class LayerPipeline {
                 const std::optional<Orthogonal>& principal);
   Result<std::unique_ptr<LayerStream>> open_stream(std::span<const std::vector<Token>> windows,
                                                    Embed embed, bool transformed) const;
-  Status measure(int64_t index, Layer& layer, LayerScales& scales, LayerCenters& centers,
-                 LayerReport& report);
+  // What the float model's activations say of a layer.
+  struct Measured {
+    LayerScales scales;
+    LayerCenters centers;
+    SiteSamples inputs;  // of the finished layer's linears, where clip ratios are searched
+  };
+  Result<Measured> measure(int64_t index, Layer& layer, LayerReport& report);
   void drop_streams();
   void order_channels(int64_t index, const LayerScales& scales, const LayerStatistics& statistics,
                       Layer& layer) const;

@@ -91,6 +91,7 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("a_bits", a.bits));
   QUAROT_RETURN_IF_ERROR(visit("a_group", a.group));
   QUAROT_RETURN_IF_ERROR(visit("a_symmetric", a.symmetric));
+  QUAROT_RETURN_IF_ERROR(visit("a_search_clip", a.search_clip));
   QUAROT_RETURN_IF_ERROR(visit("a_clip", a.clip));
   QUAROT_RETURN_IF_ERROR(visit("k_bits", r.precision.keys.bits));
   QUAROT_RETURN_IF_ERROR(visit("v_bits", r.precision.values.bits));
@@ -249,6 +250,7 @@ Result<Recipe> recipe_by_name(std::string_view name) {
     recipe.gptq_quantized_inputs = true;
     recipe.gptq_residual = 0.5;
     recipe.precision.activations.clip = 0.8F;
+    recipe.precision.activations.search_clip = true;
     return recipe;
   }
   std::vector<std::string_view> known;

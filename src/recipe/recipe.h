@@ -81,11 +81,16 @@ struct Recipe {
   }
   // Whether the float model's activations must be measured first.
   bool uses_statistics() const {
-    return scaling.enabled() || center != Centering::kNone || precision.kept.count > 0;
+    return scaling.enabled() || center != Centering::kNone || precision.kept.count > 0 ||
+           searches_clips();
   }
   // Whether these are needed row by row.
   bool uses_sample() const {
-    return (scaling.enabled() && scaling.search) || precision.kept.count > 0;
+    return (scaling.enabled() && scaling.search) || precision.kept.count > 0 || searches_clips();
+  }
+  // Whether each site of each layer gets a clip ratio of its own.
+  bool searches_clips() const {
+    return precision.activations.enabled() && precision.activations.search_clip;
   }
   // Whether the residual stream's basis is found by calibration.
   bool uses_principal_basis() const {

@@ -47,6 +47,7 @@ TEST(Recipe, NamedOnesAreWhatTheySay) {
   EXPECT_EQ(bits(aimed), (std::vector{4, 4, 4, 4}));
   EXPECT_TRUE(aimed.uses_gptq() && aimed.gptq_quantized_inputs && aimed.gptq_residual == 0.5);
   EXPECT_EQ(aimed.transforms, balanced.transforms);
+  EXPECT_TRUE(aimed.searches_clips() && !balanced.searches_clips());
   EXPECT_EQ(aimed.scaling, (ScalingSpec{.method = Scaling::kBalance, .head_bases = true}));
   for (const NamedRecipe& named : named_recipes()) EXPECT_TRUE(recipe_by_name(named.name).ok());
 }
@@ -86,7 +87,8 @@ Recipe unusual() {
   r.gptq_quantized_inputs = true;
   r.gptq_residual = 0.6;
   r.gptq_tokens = 99;
-  r.precision.activations = {.bits = 7, .group = 32, .clip = 0.8F, .symmetric = false};
+  r.precision.activations = {
+      .bits = 7, .group = 32, .clip = 0.8F, .symmetric = false, .search_clip = true};
   r.precision.keys = {.bits = 5, .clip = 0.91F, .group = 16};
   r.precision.values = {.bits = 6, .clip = 0.92F, .group = 16};
   r.precision.pages = {

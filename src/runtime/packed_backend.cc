@@ -141,7 +141,7 @@ void PackedBackend::set_input(int64_t layer, Space site, const RowTask& task) {
   }
   const int64_t stride = cpu::activation_stride(task.width);
   rows.bits = quant.bits;
-  rows.clip = quant.clip;
+  rows.clip = quant.with_clip(this->layer(layer).clips[site_index(site)]).clip;
   rows.groups = product(layer, site).integers.groups();
   rows.scale_groups = quant.group == 0 ? 1 : rows.groups;
   values_.resize(static_cast<size_t>(rows.rows * stride));

@@ -222,7 +222,8 @@ void SimulatedBackend::set_input(int64_t layer, Space site, const RowTask& task)
     if (task.hadamard != nullptr) turn_in_half(*online_at(site), input_);
     round_to_half(input_);  // a dense one has acted already
   }
-  const ActivationQuant& quant = precision().activations;
+  const ActivationQuant quant =
+      precision().activations.with_clip(this->layer(layer).clips[site_index(site)]);
   const KeptChannels& kept = precision().kept;
   scales_ = Matrix();
   if (!quant.enabled() || kept.enabled() ||

@@ -158,6 +158,7 @@ TEST_F(Cli, BadOptionValuesSayWhatWasExpected) {
   expect_failure(eval({"--set", "keep_channels=-5"}), 1, "0 or more");
   expect_failure(eval({"--set", "name=\xff"}), 1, "UTF-8");
   expect_failure(eval({"--a-bits", "4", "--a-clip", "0"}), 1, "clip");
+  expect_failure(eval({"--a-clip", "some"}), 1, "search or a number");
   expect_failure(eval({"--protocol", "mine"}), 1, "paper or llama.cpp");
   expect_failure(eval({"--stride", "-1"}), 1, "expected 1 to");
   expect_failure(eval({"--stride", "128"}), 1, "expected 1 to 127");

@@ -141,7 +141,7 @@ Status PackedCudaBackend::quantize(RowTask task, const PackedWeight& reader,
   rows_.reset();
   task.rows = rows();
   task.bits = precision_.activations.bits;
-  task.clip = precision_.activations.clip;
+  task.clip = precision_.activations.with_clip(reader.clip).clip;
   if (task.width % kInputMultiple != 0 || (rotation != nullptr && !rotation->fused)) {
     task.values = values_.data();
     task.values_stride = reader.inputs;

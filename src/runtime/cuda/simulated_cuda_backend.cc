@@ -193,21 +193,22 @@ Status SimulatedCudaBackend::turn(const RowTask& task, const FloatRotation& rota
 }
 
 Status SimulatedCudaBackend::quantize(int64_t layer, Space site, int64_t width) {
-  const ActivationQuant& quant = precision_.activations;
+  const FloatLayer& weights = this->layer(layer);
+  const ActivationQuant quant = precision_.activations.with_clip(weights.clips[site_index(site)]);
   if (!quant.enabled()) return {};
   if (precision_.kept.threshold > 0) {
     QUAROT_ASSIGN_OR_RETURN(const DeviceOrder* const order, order_by_threshold(width));
-    return quantize_apart(*order, width);
+    return quantize_apart(quant, *order, width);
   }
-  const DeviceOrder& order = this->layer(layer).orders[site_index(site)];
-  if (order.channels.size() > 0) return quantize_apart(order, width);
+  const DeviceOrder& order = weights.orders[site_index(site)];
+  if (order.channels.size() > 0) return quantize_apart(quant, order, width);
   return simulate({quant.bits, group_size(quant, width), quant.clip, quant.symmetric},
                   input_.data(), rows(), width, stream());
 }
 
 // The kept channels with bits of their own, a scale a row.
-Status SimulatedCudaBackend::quantize_apart(const DeviceOrder& order, int64_t width) {
-  const ActivationQuant& quant = precision_.activations;
+Status SimulatedCudaBackend::quantize_apart(const ActivationQuant& quant, const DeviceOrder& order,
+                                            int64_t width) {
   const int64_t rest = width - order.kept;
   Simulation task{quant.bits,      group_size(quant, rest), quant.clip,
                   quant.symmetric, order.channels.data(),   width};

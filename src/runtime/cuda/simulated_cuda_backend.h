@@ -68,7 +68,7 @@ class SimulatedCudaBackend final : public CudaBackend<float> {
   Status finish_site(int64_t layer, Space site, RowTask task, const FloatRotation* rotation);
   Status turn(const RowTask& task, const FloatRotation& rotation);
   Status quantize(int64_t layer, Space site, int64_t width);
-  Status quantize_apart(const DeviceOrder& order, int64_t width);
+  Status quantize_apart(const ActivationQuant& quant, const DeviceOrder& order, int64_t width);
   Result<const DeviceOrder*> order_by_threshold(int64_t width);
 
   Status finish_heads(int64_t layer, Space space, HeadsTask task);
