@@ -66,7 +66,8 @@ TEST(SearchClips, FewerBitsAreClippedMore) {
   EXPECT_LT(clips_of(3, weight, rows)[0], at_4);
 }
 
-// What the estimate chooses is as good as the best, or nearly.
+// What the estimate chooses is as good as the best, or nearly: of errors of rank 64 in 128
+// combinations its standard deviation is √(2 / (128·64)), 1.6 %.
 TEST(SearchClips, EstimatesTheErrorOfManyOutputs) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     const Matrix rows = normal(64, 96, 3 * seed);
@@ -83,7 +84,7 @@ TEST(SearchClips, EstimatesTheErrorOfManyOutputs) {
     };
     double least = error(1);
     for (int i = 1; i < 9; ++i) least = std::min(least, error(1 - 0.05F * static_cast<float>(i)));
-    for (const float clip : clips_of(4, weight, rows)) EXPECT_LT(error(clip), 1.02 * least);
+    for (const float clip : clips_of(4, weight, rows)) EXPECT_LT(error(clip), 1.05 * least);
   }
 }
 
