@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "probe/site_statistics.h"
-#include "recipe/layer_stream.h"
+#include "runtime/layer_stream.h"
 #include "runtime/vector_math.h"
 
 namespace quarot {

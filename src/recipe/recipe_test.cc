@@ -47,7 +47,6 @@ TEST(Recipe, NamedOnesAreWhatTheySay) {
   EXPECT_EQ(bits(aimed), (std::vector{4, 4, 4, 4}));
   EXPECT_TRUE(aimed.uses_gptq() && aimed.gptq_quantized_inputs && aimed.gptq_residual == 0.5);
   EXPECT_EQ(aimed.transforms, balanced.transforms);
-  EXPECT_TRUE(aimed.searches_clips() && !balanced.searches_clips());
   EXPECT_EQ(aimed.scaling, (ScalingSpec{.method = Scaling::kBalance, .head_bases = true}));
   for (const NamedRecipe& named : named_recipes()) EXPECT_TRUE(recipe_by_name(named.name).ok());
 }
