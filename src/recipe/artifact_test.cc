@@ -225,6 +225,7 @@ TEST_F(Artifact, KeepsTheClipRatiosItFound) {
   const auto checkpoint = value_of(open_checkpoint(stories()));
   const auto tokenizer = value_of(checkpoint->open_tokenizer());
   Recipe recipe = value_of(recipe_by_name("balanced-gptq"));
+  recipe.precision.activations.search_clip = true;
   recipe.calibration_tokens = 256;
   const auto write_to = [&](const fs::path& folder, Progress& progress) {
     return write_artifact(*checkpoint, *tokenizer, recipe,
