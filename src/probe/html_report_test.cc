@@ -166,7 +166,8 @@ TEST_F(HtmlReport, WorksInABrowser) {
       output_of(chromium() + " --headless --no-sandbox --disable-gpu --user-data-dir=" +
                 (folder / "profile").string() + " --dump-dom file://" +
                 (folder / "report.html").string() + " 2>/dev/null");
-  EXPECT_NE(dom.find("<title>verdict true true true true true false 10 undefined</title>"), std::string::npos)
+  EXPECT_NE(dom.find("<title>verdict true true true true true false 10 undefined</title>"),
+            std::string::npos)
       << dom.substr(0, dom.find("</title>") + 8);
   fs::remove_all(folder);
 }
