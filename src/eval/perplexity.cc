@@ -45,14 +45,36 @@ class WindowScorer {
     for (Backend* model : models_) {
       if (model != reference_) run(*model, window);
     }
+    return reference_ == nullptr ? losses(window) : comparisons(window);
+  }
+
+ private:
+  // The row that predicts the first scored token.
+  static int64_t first_row(const EvalWindow& window) {
+    return std::ssize(window.tokens) - 1 - window.scored;
+  }
+
+  std::vector<std::vector<TokenScore>> losses(const EvalWindow& window) {
+    const int64_t first = first_row(window);
+    const auto targets = std::span(window.tokens).subspan(static_cast<size_t>(first + 1));
+    std::vector<std::vector<TokenScore>> scores;
+    for (Backend* model : models_) {
+      scores.emplace_back();
+      for (const TokenLikelihood& token : model->likelihoods(first, targets)) {
+        scores.back().push_back({.loss = -token.log});
+      }
+    }
+    return scores;
+  }
+
+  std::vector<std::vector<TokenScore>> comparisons(const EvalWindow& window) {
     std::vector<std::vector<TokenScore>> scores(
         models_.size(), std::vector<TokenScore>(static_cast<size_t>(window.scored)));
-    // The row that predicts the first scored token.
-    const int64_t first = static_cast<int64_t>(window.tokens.size()) - 1 - window.scored;
+    const int64_t first = first_row(window);
     for (int64_t done = 0; done < window.scored; done += kLogitRows) {
       const int64_t count = std::min(kLogitRows, window.scored - done);
       const std::span targets(window.tokens.data() + first + done + 1, static_cast<size_t>(count));
-      if (reference_ != nullptr) read_logits(*reference_, first + done, count, reference_logits_);
+      read_logits(*reference_, first + done, count, reference_logits_);
       for (size_t m = 0; m < models_.size(); ++m) {
         if (models_[m] != reference_) read_logits(*models_[m], first + done, count, logits_);
         const Matrix& logits = models_[m] == reference_ ? reference_logits_ : logits_;
@@ -67,7 +89,6 @@ class WindowScorer {
     return scores;
   }
 
- private:
   static void run(Backend& backend, const EvalWindow& window) {
     const int sequence = backend.add_sequence();
     forward(backend,
@@ -84,11 +105,9 @@ class WindowScorer {
     const float lse = log_sum_exp(row);
     TokenScore score;
     score.loss = double{lse} - row[static_cast<size_t>(target)];
-    if (reference_ != nullptr) {
-      const std::span<const float> truth = reference_logits_.row(r);
-      score.kl = divergence(truth, log_sum_exp(truth), row, lse);
-      score.agree = argmax(row) == argmax(truth);
-    }
+    const std::span<const float> truth = reference_logits_.row(r);
+    score.kl = divergence(truth, log_sum_exp(truth), row, lse);
+    score.agree = argmax(row) == argmax(truth);
     return score;
   }
 

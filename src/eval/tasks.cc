@@ -5,9 +5,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
-#include "base/parallel.h"
 #include "eval/statistics.h"
-#include "runtime/vector_math.h"
 #include "text/utf8.h"
 
 namespace quarot {
@@ -18,7 +16,6 @@ using Item = std::vector<EvalWindow>;
 using ItemScores = std::vector<ContinuationScore>;
 
 constexpr int64_t kBatchRows = 1024;
-constexpr int64_t kLogitRows = 128;  // rows of logits held at a time
 
 // The length of the text without its trailing white space.
 size_t trimmed_size(std::string_view text) {
@@ -135,37 +132,16 @@ class ItemScorer {
   // The score of a window that ends with this chunk of the last batch.
   ContinuationScore read(const EvalWindow& window, const SequenceChunk& chunk) {
     const int64_t first_row = chunk.first_row + chunk.count - window.scored;
+    const auto targets = std::span(window.tokens).last(static_cast<size_t>(window.scored));
     ContinuationScore score{0, true};
-    for (int64_t done = 0; done < window.scored; done += kLogitRows) {
-      const int64_t count = std::min(kLogitRows, window.scored - done);
-      logits_.resize(count, model_.config().vocab);
-      model_.logits(first_row + done, count, logits_);
-      const std::span targets(window.tokens.end() - window.scored + done,
-                              static_cast<size_t>(count));
-      for (const ContinuationScore& token : read_rows(targets)) {
-        score.log_likelihood += token.log_likelihood;
-        score.greedy = score.greedy && token.greedy;
-      }
+    for (const TokenLikelihood& token : model_.likelihoods(first_row, targets)) {
+      score.log_likelihood += token.log;
+      score.greedy = score.greedy && token.greedy;
     }
     return score;
   }
 
-  std::vector<ContinuationScore> read_rows(std::span<const Token> targets) const {
-    std::vector<ContinuationScore> scores(targets.size());
-    parallel_for(logits_.rows(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const std::span<const float> row = logits_.row(r);
-        const Token target = targets[static_cast<size_t>(r)];
-        scores[static_cast<size_t>(r)] = {
-            double{row[static_cast<size_t>(target)]} - log_sum_exp(row),
-            std::ranges::max_element(row) - row.begin() == target};
-      }
-    });
-    return scores;
-  }
-
   Backend& model_;
-  Matrix logits_;
 };
 
 // The first choice of which none is better, each log-likelihood divided by its norm.

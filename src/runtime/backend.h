@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "model/config.h"
@@ -32,6 +33,12 @@ struct Batch {
   std::vector<SequenceChunk> chunks;
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
+};
+
+// What a model thinks of a token that follows: log p, in nats, and whether no other is likelier.
+struct TokenLikelihood {
+  double log = 0;
+  bool greedy = false;
 };
 
 class Backend {
@@ -67,6 +74,9 @@ class Backend {
 
   // logits [count, vocab] of rows first … first + count − 1 of the last batch.
   virtual void logits(int64_t first, int64_t count, MatrixRef out) = 0;
+
+  // Of targets[i], as logits() of row first + i has it.
+  virtual std::vector<TokenLikelihood> likelihoods(int64_t first, std::span<const Token> targets);
 
   // The first thing that went wrong in an operation (a GPU's memory is full); those after it did
   // nothing. To be asked after logits().

@@ -19,6 +19,16 @@ class CudaBackend : public Backend {
     run([&] { return vocabulary_.logits(x_.data() + first * config_.hidden, out, context_); });
   }
 
+  std::vector<TokenLikelihood> likelihoods(int64_t first, std::span<const Token> targets) override {
+    std::vector<TokenLikelihood> found(targets.size());
+    run([&]() -> Status {
+      QUAROT_ASSIGN_OR_RETURN(
+          found, vocabulary_.likelihoods(x_.data() + first * config_.hidden, targets, context_));
+      return {};
+    });
+    return found;
+  }
+
  protected:
   CudaBackend(const ModelConfig& config, Context context, Vocabulary<T> vocabulary)
       : config_(config), context_(std::move(context)), vocabulary_(std::move(vocabulary)) {}

@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "base/parallel.h"
-#include "kernels/cuda/plain/plain.h"
 
 namespace quarot::cuda {
 
@@ -106,20 +105,26 @@ Status Vocabulary<T>::multiply(int64_t rows, const Context& context) {
   }
 }
 
+// logits_ ← lm_head · rms_norm(x), of at most kLogitRows.
+template <typename T>
+Status Vocabulary<T>::make_logits(const float* x, int64_t rows, const Context& context) {
+  RowTask norm;
+  norm.rows = rows;
+  norm.width = norm.x_stride = norm.y_stride = hidden_;
+  norm.source = RowSource::kRmsNorm;
+  norm.x = x;
+  norm.gain = final_norm_.data();
+  norm.eps = eps_;
+  norm.y = normed_.data();
+  QUAROT_RETURN_IF_ERROR(cuda::rows(norm, context.stream()));
+  return multiply(rows, context);
+}
+
 template <typename T>
 Status Vocabulary<T>::logits(const float* x, MatrixRef out, const Context& context) {
   for (int64_t first = 0; first < out.rows(); first += kLogitRows) {
     const int64_t rows = std::min(kLogitRows, out.rows() - first);
-    RowTask norm;
-    norm.rows = rows;
-    norm.width = norm.x_stride = norm.y_stride = hidden_;
-    norm.source = RowSource::kRmsNorm;
-    norm.x = x + first * hidden_;
-    norm.gain = final_norm_.data();
-    norm.eps = eps_;
-    norm.y = normed_.data();
-    QUAROT_RETURN_IF_ERROR(cuda::rows(norm, context.stream()));
-    QUAROT_RETURN_IF_ERROR(multiply(rows, context));
+    QUAROT_RETURN_IF_ERROR(make_logits(x + first * hidden_, rows, context));
     const size_t row_bytes = static_cast<size_t>(vocab_) * sizeof(float);
     QUAROT_RETURN_IF_ERROR(check(
         cudaMemcpy2DAsync(out.row_data(first), static_cast<size_t>(out.stride()) * sizeof(float),
@@ -128,6 +133,38 @@ Status Vocabulary<T>::logits(const float* x, MatrixRef out, const Context& conte
         "logits"));
   }
   return context.wait();
+}
+
+template <typename T>
+Result<std::vector<TokenLikelihood>> Vocabulary<T>::likelihoods(const float* x,
+                                                                std::span<const Token> targets,
+                                                                const Context& context) {
+  const int64_t count = std::ssize(targets);
+  for (const Result<bool>& grown :
+       {targets_.grow(count, "likelihoods"), scores_.grow(count, "likelihoods")}) {
+    if (!grown.ok()) return grown.error();
+  }
+  QUAROT_RETURN_IF_ERROR(
+      check(cudaMemcpyAsync(targets_.data(), targets.data(), targets.size_bytes(),
+                            cudaMemcpyHostToDevice, context.stream()),
+            "likelihoods"));
+  for (int64_t first = 0; first < count; first += kLogitRows) {
+    const int64_t rows = std::min(kLogitRows, count - first);
+    QUAROT_RETURN_IF_ERROR(make_logits(x + first * hidden_, rows, context));
+    QUAROT_RETURN_IF_ERROR(score_rows(logits_.data(), targets_.data() + first,
+                                      scores_.data() + first, rows, vocab_, context.stream()));
+  }
+  std::vector<RowScore> scores(targets.size());
+  QUAROT_RETURN_IF_ERROR(
+      check(cudaMemcpyAsync(scores.data(), scores_.data(), scores.size() * sizeof(RowScore),
+                            cudaMemcpyDeviceToHost, context.stream()),
+            "likelihoods"));
+  QUAROT_RETURN_IF_ERROR(context.wait());
+  std::vector<TokenLikelihood> likelihoods;
+  for (const RowScore& score : scores) {
+    likelihoods.push_back({double{score.logit} - score.log_sum_exp, score.greedy != 0});
+  }
+  return likelihoods;
 }
 
 template class Vocabulary<float>;

@@ -3,7 +3,9 @@
 
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/plain/plain.h"
 #include "model/model.h"
+#include "runtime/backend.h"
 #include "runtime/cuda/device.h"
 
 namespace quarot::cuda {
@@ -23,12 +25,17 @@ class Vocabulary {
   // out [rows, vocab] in host memory ← lm_head · rms_norm(x). Waits for it.
   Status logits(const float* x, MatrixRef out, const Context& context);
 
+  // Backend::likelihoods(): one for each target, a row of x each. Waits for them.
+  Result<std::vector<TokenLikelihood>> likelihoods(const float* x, std::span<const Token> targets,
+                                                   const Context& context);
+
  private:
   struct Table {
     DeviceArray<T> weights;  // [vocab, hidden]
     float factor = 1;        // of the weights, to be what they stand for
   };
   static Result<Table> upload(const RowTable& rows, const char* what);
+  Status make_logits(const float* x, int64_t rows, const Context& context);
   Status multiply(int64_t rows, const Context& context);
 
   int64_t hidden_ = 0;
@@ -38,6 +45,8 @@ class Vocabulary {
   DeviceArray<float> final_norm_;
   DeviceArray<float> normed_, products_, logits_;  // of some rows at a time
   DeviceArray<T> split_;
+  DeviceArray<int32_t> targets_;
+  DeviceArray<RowScore> scores_;
 };
 
 }  // namespace quarot::cuda

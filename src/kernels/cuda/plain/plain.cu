@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cfloat>
+#include <climits>
 
 #include "base/error.h"
 #include "kernels/cuda/check.h"
@@ -264,26 +265,32 @@ __global__ void add_bias_kernel(const float* bias, float* y, int64_t width) {
   for (int64_t i = threadIdx.x; i < width; i += kThreads) y[blockIdx.x * width + i] += bias[i];
 }
 
+// combine over the block's threads, in the same order for each of them.
+template <typename T, typename Combine>
+__device__ T reduce(T x, Combine combine) {
+  __shared__ T shared[kThreads / 32];
+  for (int lane = 16; lane > 0; lane /= 2) x = combine(x, __shfl_xor_sync(~0U, x, lane));
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = shared[0];
+  for (int warp = 1; warp < kThreads / 32; ++warp) x = combine(x, shared[warp]);
+  return x;
+}
+__device__ float largest_of(float x) {
+  return reduce(x, [](float a, float b) { return fmaxf(a, b); });
+}
+
 __global__ void __launch_bounds__(kThreads) softmax_kernel(const Softmax t) {
-  __shared__ float shared[kThreads / 32];
   const int64_t query = blockIdx.x;
   float* row = t.scores + (blockIdx.y * t.queries + query) * t.keys;
   const int64_t end = t.position + query - t.first_key + 1;
   const int64_t begin = t.window > 0 && end > t.window ? end - t.window : 0;
-  const auto reduce = [&](float x, auto combine) {
-    for (int lane = 16; lane > 0; lane /= 2) x = combine(x, __shfl_xor_sync(~0U, x, lane));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = shared[0];
-    for (int warp = 1; warp < kThreads / 32; ++warp) x = combine(x, shared[warp]);
-    return x;
-  };
   float top = -FLT_MAX;
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     top = fmaxf(top, row[i] * t.factor);
   }
-  top = reduce(top, [](float a, float b) { return fmaxf(a, b); });
+  top = largest_of(top);
   float sum = 0;
   for (int64_t i = threadIdx.x; i < t.keys; i += kThreads) {
     const float e = i >= begin && i < end ? expf(row[i] * t.factor - top) : 0.0F;
@@ -293,6 +300,25 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(const Softmax t) {
   sum = reduce(sum, [](float a, float b) { return a + b; });
   const float inverse = 1.0F / sum;
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) row[i] *= inverse;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    score_kernel(const float* logits, const int32_t* targets, RowScore* scores, int64_t width) {
+  const float* row = logits + blockIdx.x * width;
+  float top = -FLT_MAX;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) top = fmaxf(top, row[i]);
+  top = largest_of(top);
+  double sum = 0;
+  int first = INT_MAX;  // of the largest
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    sum += expf(row[i] - top);
+    if (row[i] == top) first = min(first, static_cast<int>(i));
+  }
+  sum = reduce(sum, [](double a, double b) { return a + b; });
+  first = reduce(first, [](int a, int b) { return min(a, b); });
+  if (threadIdx.x > 0) return;
+  const int32_t target = targets[blockIdx.x];
+  scores[blockIdx.x] = {row[target], static_cast<float>(top + log(sum)), first == target ? 1 : 0};
 }
 
 template <typename T>
@@ -407,6 +433,14 @@ Status softmax(const Softmax& task, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(task.queries), static_cast<unsigned>(task.heads));
   softmax_kernel<<<grid, kThreads, 0, stream>>>(task);
   return check_launch("softmax");
+}
+
+Status score_rows(const float* logits, const int32_t* targets, RowScore* scores, int64_t rows,
+                  int64_t width, cudaStream_t stream) {
+  if (rows == 0) return {};
+  score_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(logits, targets, scores,
+                                                                     width);
+  return check_launch("score_rows");
 }
 
 }  // namespace quarot::cuda

@@ -74,4 +74,13 @@ struct Softmax {
 };
 Status softmax(const Softmax& task, cudaStream_t stream);
 
+// What rows of logits say of a token each.
+struct RowScore {
+  float logit;        // the token's
+  float log_sum_exp;  // of the row
+  int32_t greedy;     // 1: no logit is larger, and none before it as large
+};
+Status score_rows(const float* logits, const int32_t* targets, RowScore* scores, int64_t rows,
+                  int64_t width, cudaStream_t stream);
+
 }  // namespace quarot::cuda

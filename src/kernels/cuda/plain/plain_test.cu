@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -281,6 +282,30 @@ TEST(PlainSoftmax, OverWhatIsSeen) {
         EXPECT_NEAR(got[row * task.keys + i], i >= begin && i < end ? p : 0.0, 1e-6) << i;
       }
     }
+  }
+}
+
+TEST(PlainScores, OfATokenInEachRow) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  constexpr int64_t kRows = 4;
+  constexpr int64_t kWidth = 3001;
+  auto logits = normals(kRows * kWidth, 13);
+  const std::vector<int32_t> targets = {0, 3000, 17, 18};
+  logits[1 * kWidth + 3000] = 90;
+  logits[2 * kWidth + 17] = logits[2 * kWidth + 18] = 30;  // of equals the first is greedy's
+  logits[3 * kWidth + 17] = logits[3 * kWidth + 18] = -200;
+  const DeviceBuffer<float> device(logits);
+  const DeviceBuffer<int32_t> device_targets(targets);
+  DeviceBuffer<RowScore> scores(kRows);
+  expect_ok(score_rows(device.get(), device_targets.get(), scores.get(), kRows, kWidth, nullptr));
+  const auto got = scores.download();
+  for (int64_t r = 0; r < kRows; ++r) {
+    const float* row = logits.data() + r * kWidth;
+    double sum = 0;
+    for (int64_t i = 0; i < kWidth; ++i) sum += std::exp(double{row[i]});
+    EXPECT_EQ(got[r].logit, row[targets[r]]);
+    EXPECT_NEAR(got[r].log_sum_exp, std::log(sum), 1e-6 * std::fabs(std::log(sum)));
+    EXPECT_EQ(got[r].greedy, std::max_element(row, row + kWidth) - row == targets[r] ? 1 : 0);
   }
 }
 
