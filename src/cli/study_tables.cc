@@ -58,10 +58,22 @@ std::vector<StudyRow> rival_rows() {
           {"KVQuant", "kvquant"}};
 }
 
+std::vector<StudyRow> activation_rows() {
+  const json eight = {{"a_bits", 8}};
+  return {{"float", "float"},
+          {"RTN", "naive", eight},
+          {"QuaRot RTN", "quarot", eight},
+          {"QuaRot GPTQ", "quarot", with(kGptq, eight)},
+          {"balanced RTN", "balanced", eight},
+          {"balanced GPTQ", "balanced", with(kGptq, eight)},
+          {"balanced-gptq", "balanced-gptq", eight}};
+}
+
 std::vector<StudyRow> group_rows() {
   std::vector<StudyRow> rows = {{"float", "float"}};
-  for (const auto& [label, recipe] :
-       {std::pair("QuaRot GPTQ", "quarot"), {"balanced GPTQ", "balanced"}}) {
+  for (const auto& [label, recipe] : {std::pair("QuaRot GPTQ", "quarot"),
+                                      {"balanced GPTQ", "balanced"},
+                                      {"balanced-gptq", "balanced-gptq"}}) {
     rows.push_back({label, recipe, kGptq});
     for (const int group : {256, 128, 64, 32}) {
       rows.push_back({fmt::format("{}, groups of {}", label, group), recipe,
@@ -117,6 +129,7 @@ const std::vector<StudyTable>& study_tables() {
       {"main", "W4A4KV4", main_rows()},
       {"zero-shot", "Zero-shot tasks at W4A4KV4", main_rows(), 1, true},
       {"rivals", "Other systems, each at the bits it was published with", rival_rows()},
+      {"w4a8", "W4A8KV4: activations of 8 bits", activation_rows()},
       {"groups", "Groups of weights and activations at W4A4KV4", group_rows()},
       {"cache", "Bits of keys and values, everything else float", cache_rows()},
       {"weights", "Weights alone, with and without rotation", weight_rows()},

@@ -249,7 +249,7 @@ Result<Recipe> recipe_by_name(std::string_view name) {
     recipe.gptq.act_order = true;
     recipe.gptq_quantized_inputs = true;
     recipe.gptq_residual = 0.5;
-    recipe.precision.activations.clip = 0.8F;
+    recipe.precision.activations.search_clip = true;
     return recipe;
   }
   std::vector<std::string_view> known;

@@ -46,6 +46,7 @@ TEST(Recipe, NamedOnesAreWhatTheySay) {
   const Recipe aimed = value_of(recipe_by_name("balanced-gptq"));
   EXPECT_EQ(bits(aimed), (std::vector{4, 4, 4, 4}));
   EXPECT_TRUE(aimed.uses_gptq() && aimed.gptq_quantized_inputs && aimed.gptq_residual == 0.5);
+  EXPECT_TRUE(aimed.searches_clips());
   EXPECT_EQ(aimed.transforms, balanced.transforms);
   EXPECT_EQ(aimed.scaling, (ScalingSpec{.method = Scaling::kBalance, .head_bases = true}));
   for (const NamedRecipe& named : named_recipes()) EXPECT_TRUE(recipe_by_name(named.name).ok());
