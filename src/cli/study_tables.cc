@@ -83,6 +83,36 @@ std::vector<StudyRow> group_rows() {
   return rows;
 }
 
+// What balanced-gptq adds to the paper's method, each alone and each left out.
+std::vector<StudyRow> gain_rows() {
+  const std::pair<const char*, json> parts[] = {
+      {"quantised inputs", {{"gptq_quantized_inputs", true}}},
+      {"act-order", {{"gptq_act_order", true}}},
+      {"V's heads in their best bases", {{"scale_head_bases", true}}},
+      {"the float residual stream as aim",
+       {{"gptq_quantized_inputs", true}, {"gptq_residual", 0.5}}},
+      {"clip ratios searched", {{"a_search_clip", true}}},
+  };
+  const json taken_back[] = {{{"gptq_quantized_inputs", false}},
+                             {{"gptq_act_order", false}},
+                             {{"scale_head_bases", false}},
+                             {{"gptq_residual", 0.0}},
+                             {{"a_search_clip", false}}};
+  std::vector<StudyRow> rows = {
+      {"float", "float"}, {"QuaRot GPTQ", "quarot", kGptq}, {"balanced GPTQ", "balanced", kGptq}};
+  for (const auto& [label, changes] : parts) {
+    rows.push_back({fmt::format("and {}", label), "balanced", with(kGptq, changes)});
+  }
+  rows.push_back({"all of them: balanced-gptq", "balanced-gptq"});
+  for (size_t i = 0; i < std::size(parts); ++i) {
+    rows.push_back({fmt::format("all but {}", parts[i].first), "balanced-gptq", taken_back[i]});
+  }
+  rows.push_back(
+      {"all but the scaling", "balanced-gptq", {{"scaling", "none"}, {"scale_head_bases", false}}});
+  rows.push_back({"all, A asymmetric", "balanced-gptq", {{"a_symmetric", false}}});
+  return rows;
+}
+
 std::vector<StudyRow> cache_rows() {
   std::vector<StudyRow> rows = {{"float", "float"}};
   for (const auto& [label, recipe] : {std::pair("QuaRot", "quarot"), {"balanced", "balanced"}}) {
@@ -131,6 +161,7 @@ const std::vector<StudyTable>& study_tables() {
       {"rivals", "Other systems, each at the bits it was published with", rival_rows()},
       {"w4a8", "W4A8KV4: activations of 8 bits", activation_rows()},
       {"groups", "Groups of weights and activations at W4A4KV4", group_rows()},
+      {"gains", "What balanced-gptq is made of, at W4A4KV4", gain_rows()},
       {"cache", "Bits of keys and values, everything else float", cache_rows()},
       {"weights", "Weights alone, with and without rotation", weight_rows()},
       {"basis",
