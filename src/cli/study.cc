@@ -133,7 +133,7 @@ class Studier {
       recipe.calibration_tokens = recipe.gptq_tokens = options_.calibration_tokens;
     }
     if (options_.quick) recipe.gptq_tokens = std::min(recipe.gptq_tokens, kQuickGptqTokens);
-    if (recipe.transforms.any() || recipe.calibrates()) {
+    if (recipe.is_random()) {
       recipe.seed = recipe.transforms.seed = options_.seed + static_cast<uint64_t>(seed);
     } else if (seed > 0) {
       return std::optional<Recipe>();

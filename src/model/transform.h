@@ -32,6 +32,10 @@ struct TransformSpec {
   uint64_t seed = 0;
 
   bool any() const { return residual || norm_output || value || heads || query_key || ffn; }
+  bool is_random() const {
+    return (residual || norm_output) &&
+           (kind == BasisKind::kHadamard || kind == BasisKind::kRandom);
+  }
   bool operator==(const TransformSpec&) const = default;
 };
 

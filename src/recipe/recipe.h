@@ -98,6 +98,10 @@ struct Recipe {
   }
   // Whether it needs calibration tokens at all.
   bool calibrates() const { return uses_statistics() || uses_hessians() || uses_principal_basis(); }
+  // Whether the seed changes anything.
+  bool is_random() const {
+    return transforms.is_random() || incoherence != Incoherence::kNone || calibrates();
+  }
   bool is_float() const {
     return !weights.enabled() && !precision.activations.enabled() && !precision.keys.enabled() &&
            !precision.values.enabled() && embedding_bits == kFloatBits && head_bits == kFloatBits;

@@ -171,6 +171,7 @@ TEST_F(StudyTest, SeedsAreMeasuredOnlyWhereTheyCount) {
       json_of(study("basis", {"--json", "--seeds", "2", "--seed", "5"}))["tables"][0];
   const json& rows = table["rows"];
   EXPECT_EQ(rows[0]["results"].size(), 1U);
+  EXPECT_EQ(rows[2]["results"].size(), 1U);  // a Hadamard without signs
   ASSERT_EQ(rows[1]["results"].size(), 2U);
   EXPECT_EQ(rows[1]["results"][1]["seed"], 6);
   EXPECT_EQ(rows[1]["results"][1]["recipe"]["transforms"]["seed"], 6);
