@@ -5,11 +5,7 @@
 namespace quarot::cli {
 
 void ModelInput::add_to(CLI::App& command) {
-  command
-      .add_option("MODEL", path,
-                  "a Hugging Face folder, a .safetensors or .gguf file, a llama2.c .bin, or what "
-                  "quarot wrote")
-      ->required();
+  command.add_option("MODEL", path, kModelHelp)->required();
 }
 
 void ModelInput::add_execution_to(CLI::App& command) {

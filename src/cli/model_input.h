@@ -22,6 +22,10 @@ constexpr const char* execution_name(Execution execution) {
   return execution == Execution::kPacked ? "packed" : "simulated";
 }
 
+// What MODEL can be, for --help.
+inline constexpr const char* kModelHelp =
+    "a Hugging Face folder, a .safetensors or .gguf file, a llama2.c .bin, or what quarot wrote";
+
 // Opened and made ready at once.
 Result<RunnableModel> open_runnable(const ModelInput& input, const RecipeOptions& options,
                                     Device device, Progress& progress);

@@ -48,8 +48,11 @@ Result<std::vector<Measured>> measure_rows(Evaluator& evaluator, const std::vect
   for (size_t i = 0; i < rows.size(); ++i) {
     QUAROT_RETURN_IF_ERROR(progress.check());
     progress.begin(i);
-    const Recipe* next = i + 1 < rows.size() ? &rows[i + 1].recipe : nullptr;
-    Result<Measured> result = evaluator.measure(rows[i].recipe, next, progress);
+    const bool another = i + 1 < rows.size() && rows[i + 1].model == nullptr;
+    Result<Measured> result =
+        rows[i].model != nullptr
+            ? evaluator.measure(*rows[i].model, progress)
+            : evaluator.measure(rows[i].recipe, another ? &rows[i + 1].recipe : nullptr, progress);
     if (!result.ok() && result.error().code() == ErrorCode::kCancelled) return result.error();
     if (!result.ok()) return result.error().with_context(rows[i].label);
     results.push_back(*std::move(result));

@@ -1,4 +1,4 @@
-// Recipes measured one after another: what a comparison and a study are made of.
+// Recipes and models measured one after another: what a comparison and a study are made of.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@ namespace quarot::cli {
 
 struct RecipeRow {
   std::string label;
-  Recipe recipe;
+  Recipe recipe{};
+  const OpenModel* model = nullptr;  // in place of a recipe: this model as it is
 };
 
 // In order, with a progress line that says which row it is and, from the rows done, what time is

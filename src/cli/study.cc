@@ -116,7 +116,7 @@ class Studier {
     evaluator.windows = windows_;
     evaluator.protocol = describe(options_.text.perplexity);
     if (table.zero_shot) evaluator.tasks = tasks_;
-    evaluator.against_float = options_.against == "float" && !windows_.empty();
+    evaluator.against_model = options_.against == "float" && !windows_.empty();
     if (!options_.calibration.empty()) evaluator.calibration = options_.calibration;
     evaluator.device = options_.common.compute_device();
     evaluator.store = store_;

@@ -99,7 +99,7 @@ class Columns {
  public:
   explicit Columns(const EvaluatorOptions& options)
       : text_(!options.windows.empty()),
-        against_(text_ && options.against_float),
+        against_(text_ && options.against_model),
         tasks_(options.tasks) {}
 
   std::vector<std::string> headers() const {

@@ -69,28 +69,47 @@ Result<Evaluator> Evaluator::create(const OpenModel& model, EvaluatorOptions opt
 
 Result<Measured> Evaluator::measure(const Recipe& asked, const Recipe* next, Progress& progress) {
   const Recipe recipe = fitted(asked, config_);
-  Measured measured{recipe, calibration_source(recipe, options_.calibration), {}, {}};
+  const bool is_reference = options_.against_model && recipe.is_float() && !recipe.transforms.any();
+  return measure(
+      {recipe, calibration_source(recipe, options_.calibration), {}, {}}, options_.store,
+      [&]() -> Result<std::unique_ptr<Backend>> {
+        if (is_reference) return std::unique_ptr<Backend>();
+        return open(recipe, next, progress);
+      },
+      progress);
+}
+
+Result<Measured> Evaluator::measure(const OpenModel& model, Progress& progress) {
+  QUAROT_ASSIGN_OR_RETURN(Recipe recipe, recipe_of(*model.checkpoint));
+  return measure(
+      {std::move(recipe), "", {}, {}}, std::nullopt,
+      [&]() -> Result<std::unique_ptr<Backend>> {
+        if (options_.against_model && &model == model_) return std::unique_ptr<Backend>();
+        QUAROT_ASSIGN_OR_RETURN(PreparedModel prepared, prepare(model, Recipe(), progress));
+        return backend_of(std::move(prepared));
+      },
+      progress);
+}
+
+Result<Measured> Evaluator::measure(Measured measured, const std::optional<ResultStore>& store,
+                                    Opener opener, Progress& progress) {
+  const Recipe& recipe = measured.recipe;
   std::unique_ptr<Backend> own;
   Backend* backend = nullptr;
   const auto open_backend = [&]() -> Status {
     if (backend != nullptr) return {};
-    const bool is_reference =
-        options_.against_float && recipe.is_float() && !recipe.transforms.any();
-    if (options_.against_float) QUAROT_RETURN_IF_ERROR(open_reference(progress));
-    if (!is_reference) {
-      QUAROT_ASSIGN_OR_RETURN(own, open(recipe, next, progress));
-    }
-    backend = is_reference ? reference_.get() : own.get();
+    if (options_.against_model) QUAROT_RETURN_IF_ERROR(open_reference(progress));
+    QUAROT_ASSIGN_OR_RETURN(own, opener());
+    backend = own ? own.get() : reference_.get();
     return {};
   };
   if (!options_.windows.empty()) {
-    QUAROT_ASSIGN_OR_RETURN(measured.perplexity,
-                            answer(options_.store, perplexity_key(recipe), parse_perplexity,
-                                   [&]() -> Result<PerplexityResult> {
-                                     QUAROT_RETURN_IF_ERROR(open_backend());
-                                     return measure_perplexity(*backend, reference_.get(),
-                                                               options_.windows, progress);
-                                   }));
+    QUAROT_ASSIGN_OR_RETURN(
+        measured.perplexity,
+        answer(store, perplexity_key(recipe), parse_perplexity, [&]() -> Result<PerplexityResult> {
+          QUAROT_RETURN_IF_ERROR(open_backend());
+          return measure_perplexity(*backend, reference_.get(), options_.windows, progress);
+        }));
   }
   if (measured.perplexity && measured.perplexity->nll.size() != options_.windows.size()) {
     return other_length("windows", measured.perplexity->nll.size(), options_.windows.size());
@@ -98,7 +117,7 @@ Result<Measured> Evaluator::measure(const Recipe& asked, const Recipe* next, Pro
   for (size_t i = 0; i < options_.tasks.size(); ++i) {
     QUAROT_ASSIGN_OR_RETURN(
         const TaskResult result,
-        answer(options_.store, task_key(recipe, i), parse_task_result, [&]() -> Result<TaskResult> {
+        answer(store, task_key(recipe, i), parse_task_result, [&]() -> Result<TaskResult> {
           QUAROT_RETURN_IF_ERROR(open_backend());
           return measure_task(*backend, options_.tasks[i], progress);
         }));
@@ -107,36 +126,44 @@ Result<Measured> Evaluator::measure(const Recipe& asked, const Recipe* next, Pro
     }
     measured.tasks.push_back(result);
   }
+  if (options_.also && backend != nullptr)
+    QUAROT_RETURN_IF_ERROR(options_.also(*backend, progress));
   return measured;
 }
 
-// On the CPU integers give the same bits as simulated quantisers, faster.
 Result<std::unique_ptr<Backend>> Evaluator::open(const Recipe& recipe, const Recipe* next,
                                                  Progress& progress) {
   if (!prepared_ || !same_weights(prepared_->recipe, recipe)) {
     prepared_.reset();
-    QUAROT_ASSIGN_OR_RETURN(prepared_, prepare(recipe, progress));
+    QUAROT_ASSIGN_OR_RETURN(prepared_, prepare(*model_, recipe, progress));
   }
   const bool shared = next != nullptr && same_weights(prepared_->recipe, fitted(*next, config_));
-  Model model = shared ? prepared_->model : std::move(prepared_->model);
+  PreparedModel prepared;
+  prepared.recipe = recipe;
+  prepared.model = shared ? prepared_->model : std::move(prepared_->model);
   if (!shared) prepared_.reset();
+  return backend_of(std::move(prepared));
+}
+
+// On the CPU integers give the same bits as simulated quantisers, faster.
+Result<std::unique_ptr<Backend>> Evaluator::backend_of(PreparedModel prepared) const {
   return make_backend(
-      std::move(model), recipe.precision,
+      std::move(prepared.model), prepared.recipe.precision,
       options_.device == Device::kCpu ? Execution::kAutomatic : Execution::kSimulated,
       options_.device);
 }
 
 Status Evaluator::open_reference(Progress& progress) {
   if (reference_) return {};
-  QUAROT_ASSIGN_OR_RETURN(PreparedModel original, prepare(Recipe(), progress));
-  QUAROT_ASSIGN_OR_RETURN(reference_, make_backend(std::move(original.model), Precision(),
-                                                   Execution::kSimulated, options_.device));
+  QUAROT_ASSIGN_OR_RETURN(PreparedModel original, prepare(*model_, Recipe(), progress));
+  QUAROT_ASSIGN_OR_RETURN(reference_, backend_of(std::move(original)));
   return {};
 }
 
-Result<PreparedModel> Evaluator::prepare(const Recipe& recipe, Progress& progress) const {
-  return prepare_model(*model_->checkpoint, *model_->tokenizer, recipe, options_.calibration,
-                       progress, options_.device);
+Result<PreparedModel> Evaluator::prepare(const OpenModel& model, const Recipe& recipe,
+                                         Progress& progress) const {
+  return prepare_model(*model.checkpoint, *model.tokenizer, recipe, options_.calibration, progress,
+                       options_.device);
 }
 
 ResultKey Evaluator::key_of(const Recipe& recipe) const {
@@ -152,7 +179,7 @@ ResultKey Evaluator::key_of(const Recipe& recipe) const {
 
 ResultKey Evaluator::perplexity_key(const Recipe& recipe) const {
   ResultKey key = key_of(recipe);
-  key.measure = options_.against_float ? "perplexity, divergence from float" : "perplexity";
+  key.measure = options_.against_model ? "perplexity, divergence from float" : "perplexity";
   key.protocol = options_.protocol;
   key.tokens = windows_hash_;
   return key;

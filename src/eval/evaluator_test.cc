@@ -117,7 +117,7 @@ TEST_F(EvaluatorTest, RemembersAndMeasuresOnlyWhatIsMissing) {
   changed.tasks[0].texts[1].gold = 1;
   EXPECT_TRUE(asks(changed, recipe));
   changed = options();
-  changed.against_float = true;
+  changed.against_model = true;
   EXPECT_TRUE(asks(changed, recipe));
   changed = options();
   changed.calibration = folder_ / "calibration.txt";
@@ -147,7 +147,7 @@ TEST_F(EvaluatorTest, PreparesSharedWeightsOnce) {
 TEST_F(EvaluatorTest, MeasuresFloatAgainstItself) {
   QUAROT_NEEDS(data_folder());
   EvaluatorOptions wanted = options();
-  wanted.against_float = true;
+  wanted.against_model = true;
   Stages stages;
   const Measured measured = value_of(evaluator(wanted).measure(Recipe(), nullptr, stages));
   EXPECT_EQ(measured.perplexity->against->kl, 0);

@@ -30,6 +30,8 @@ struct PerplexityOptions {
 struct EvalWindow {
   std::vector<Token> tokens;
   int64_t scored = 0;
+
+  bool operator==(const EvalWindow&) const = default;
 };
 
 // Cuts a tokenised text into windows; the tail that fills none is dropped. A text shorter than one

@@ -419,4 +419,27 @@ Result<ArtifactReport> write_artifact(const Checkpoint& checkpoint, const Tokeni
   return ArtifactWriter(checkpoint, tokenizer, recipe, options, folder, progress).write();
 }
 
+std::optional<fs::path> find_source(const Checkpoint& artifact) {
+  if (!artifact.manifest()) return std::nullopt;
+  const auto text = [&](const char* key) {
+    const auto found = artifact.manifest()->find(key);
+    return found != artifact.manifest()->end() && found->is_string() ? found->get<std::string>()
+                                                                     : std::string();
+  };
+  // A stranger may have written the manifest: no way out of these two folders.
+  const fs::path name = text("source");
+  if (name.empty() || name != name.filename() || name == "." || name == "..") return std::nullopt;
+  std::error_code failed;
+  const fs::path folder = fs::absolute(without_trailing_slash(artifact.path()), failed);
+  for (const fs::path& candidate : {folder.parent_path() / name, fs::path(name)}) {
+    if (!is_there(candidate)) continue;
+    const auto source = open_checkpoint(candidate);
+    if (source.ok() && !(*source)->manifest() &&
+        content_hash((*source)->config().dump()) == text("source_config")) {
+      return candidate;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace quarot

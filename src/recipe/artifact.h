@@ -34,4 +34,8 @@ Result<ArtifactReport> write_artifact(const Checkpoint& checkpoint, const Tokeni
                                       const Recipe& recipe, const ArtifactOptions& options,
                                       const std::filesystem::path& folder, Progress& progress);
 
+// The model that an artifact was made of, where it still stands under its name beside the artifact
+// or in the working folder and its config is the one that was read then.
+std::optional<std::filesystem::path> find_source(const Checkpoint& artifact);
+
 }  // namespace quarot

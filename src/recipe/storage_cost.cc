@@ -70,4 +70,23 @@ StorageCost storage_cost(const Recipe& recipe, const ModelConfig& config) {
   return cost;
 }
 
+double written_bytes(const Recipe& recipe, const ModelConfig& config) {
+  double weights = 0;
+  for (const Role role : kRoles) {
+    const RoleSpaces spaces = spaces_of(role);
+    weights += static_cast<double>(config.width(spaces.output) * config.width(spaces.input));
+  }
+  const auto table = [&](int bits) {
+    return static_cast<double>(config.vocab * config.hidden) *
+           element_bits(bits, kScaleBits, config.hidden);
+  };
+  double bits =
+      static_cast<double>(config.layers) * weights * storage_cost(recipe, config).weight_bits;
+  bits += table(recipe.embedding_bits);
+  const bool tied = config.tied_embeddings && !recipe.transforms.residual &&
+                    recipe.head_bits == recipe.embedding_bits;
+  if (!tied) bits += table(recipe.head_bits);
+  return bits / 8;
+}
+
 }  // namespace quarot

@@ -20,4 +20,9 @@ struct StorageCost {
 
 StorageCost storage_cost(const Recipe& recipe, const ModelConfig& config);
 
+// Bytes of the tensors that a model takes on disk once it is written so: the layers' linears, and
+// the embedding and lm_head with 16 bits where the recipe leaves them float. Norms and biases, a
+// few thousandths, do not count.
+double written_bytes(const Recipe& recipe, const ModelConfig& config);
+
 }  // namespace quarot

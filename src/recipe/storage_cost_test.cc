@@ -21,6 +21,21 @@ TEST(StorageCost, FloatIsSixteenBits) {
   EXPECT_EQ(cost.kept_channels, 0);
 }
 
+// 2 layers of 23808 weights in 416 rows, and two tables of [96, 48], tied where nothing unties
+// them.
+TEST(StorageCost, WrittenBytesByHand) {
+  ModelConfig tied = config();
+  tied.tied_embeddings = true;
+  const double layers = 2 * (23808 * 4.0 + 416 * 32) / 8;
+  Recipe recipe = value_of(recipe_by_name("quarot"));
+  EXPECT_DOUBLE_EQ(written_bytes(recipe, config()), layers + 2 * 96 * 48 * 2);
+  EXPECT_DOUBLE_EQ(written_bytes(recipe, tied), layers + 2 * 96 * 48 * 2);  // R1 unties them
+  recipe = value_of(recipe_by_name("naive"));
+  EXPECT_DOUBLE_EQ(written_bytes(recipe, tied), layers + 96 * 48 * 2);
+  recipe.head_bits = 8;
+  EXPECT_DOUBLE_EQ(written_bytes(recipe, tied), layers + 96 * 48 * 2 + 96 * (48 + 4));
+}
+
 // A scale of 32 bits a row of the weights: (96 + 2·32 + 48 + 2·80 + 48) rows over 48·96·2 +
 // 2·32·48 + 3·80·48 weights; one a token and site; scale and zero a head vector of 16.
 TEST(StorageCost, OfWholeRowsByHand) {

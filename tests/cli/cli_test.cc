@@ -247,7 +247,7 @@ TEST_F(Cli, CompareMeasuresEachRecipeAtEachWidth) {
 
   const Outcome table = run(compare);
   EXPECT_EQ(table.status, 0);
-  EXPECT_EQ(std::ranges::count(table.out.substr(0, table.out.find("tokens in")), '\n'), 6);
+  EXPECT_EQ(std::ranges::count(table.out.substr(0, table.out.find("\n\n")), '\n'), 5);
 }
 
 TEST_F(Cli, InspectAndProbeJson) {
