@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/function_ref.h"
 #include "base/random.h"
 #include "model/json_fields.h"
 
@@ -38,6 +39,20 @@ Orthogonal residual_basis(const TransformSpec& spec, int64_t size) {
       break;
   }
   return Orthogonal::identity(size);
+}
+
+// A table in float32 with its rows changed, some at a time: of a large vocabulary it is the largest
+// thing there is, and not to be held once more.
+RowTable changed(const RowTable& table, FunctionRef<void(Matrix&)> change) {
+  constexpr int64_t kRows = 1024;
+  RowTable result(table.rows(), table.cols(), Storage::kF32);
+  for (int64_t first = 0; first < table.rows(); first += kRows) {
+    Matrix rows(std::min(kRows, table.rows() - first), table.cols());
+    for (int64_t r = 0; r < rows.rows(); ++r) table.read_row(first + r, rows.row(r));
+    change(rows);
+    result.set_rows(first, rows);
+  }
+  return result;
 }
 
 // The same values for every query head of a KV head.
@@ -207,13 +222,10 @@ void Transformer::transform_outer(Model& model) const {
   model.online = online_;
   if (!unties()) return;
   model.config.tied_embeddings = false;
-  Matrix head = model.head().to_matrix();
-  transform_head(head, model.final_norm);
-  model.lm_head = RowTable(head);
+  model.lm_head =
+      changed(model.head(), [&](Matrix& rows) { transform_head(rows, model.final_norm); });
   std::ranges::fill(model.final_norm, 1.0F);
-  Matrix embedding = model.embedding.to_matrix();
-  transform_embedding(embedding);
-  model.embedding = RowTable(embedding);
+  model.embedding = changed(model.embedding, [&](Matrix& rows) { transform_embedding(rows); });
 }
 
 void Transformer::transform_embedding(Matrix& rows) const {

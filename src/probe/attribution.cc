@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "probe/site_statistics.h"
+#include "quant/grid.h"
 #include "runtime/layer_stream.h"
 #include "runtime/vector_math.h"
 
@@ -59,13 +60,27 @@ Attribution::Attribution(Model& model, const Recipe& recipe,
   precision_.kept = {};
   precision_.pages = {};
   for (const Layer& layer : model_.layers) {
-    auto& rounded = rounded_.emplace_back();
+    auto& grids = grids_.emplace_back();
     for (const Role role : kRoles) {
-      rounded[static_cast<size_t>(role)] = round_to_nearest(recipe.weights, layer[role].weight);
+      QuantizedWeight rounded = round_to_nearest(recipe.weights, layer[role].weight);
+      grids[static_cast<size_t>(role)] = {rounded.quant, std::move(rounded.scales),
+                                          std::move(rounded.zeros)};
     }
   }
   float_logits_ = logits(Selection::none(), 0, {}, &float_residuals_);
   float_loss_ = score(float_logits_);
+}
+
+Matrix Attribution::Grids::rounded(ConstMatrixRef weight) const {
+  Matrix result(weight);
+  const int64_t group = group_size(quant, weight.cols());
+  const int32_t half = 1 << (quant.bits - 1);
+  for_each_group(weight.rows(), weight.cols(), group, [&](int64_t r, int64_t g) {
+    const Grid grid{scales(r, g), zeros(r, g), -half, half - 1};
+    simulate(grid,
+             result.row(r).subspan(static_cast<size_t>(g * group), static_cast<size_t>(group)));
+  });
+  return result;
 }
 
 Precision Attribution::precision(bool keys, bool values) const {
@@ -81,7 +96,7 @@ void Attribution::select(const Selection& selection, int64_t layer) {
     const auto i = static_cast<size_t>(role);
     if (!selection.weights.contains(layer, spaces_of(role).input)) continue;
     floats_[i] = std::move(own[role].weight);
-    own[role].weight = rounded_[static_cast<size_t>(layer)][i].dequantize();
+    own[role].weight = grids_[static_cast<size_t>(layer)][i].rounded(floats_[i]);
   }
   for (const Space site : kSites) {
     if (!selection.activations.contains(layer, site))

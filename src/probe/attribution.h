@@ -42,8 +42,9 @@ struct Loss {
   double kl = 0;   // from the float model's predictions, nats a token
 };
 
-// One model in one basis on some windows. Weights are rounded to the nearest as the recipe says and
-// held as integers beside the floats.
+// One model in one basis on some windows. Weights are rounded to the nearest as the recipe says; of
+// the rounded ones only the grids are held, and the integers made again where they are needed: the
+// whole takes hardly more memory than the float model.
 class Attribution {
  public:
   // `model`, with float weights, must outlive it; it is changed while run() runs and as it was
@@ -72,6 +73,15 @@ class Attribution {
   }
 
  private:
+  // What round_to_nearest() finds, but for the integers.
+  struct Grids {
+    WeightQuant quant;
+    Matrix scales;
+    BasicMatrix<int32_t> zeros;
+
+    Matrix rounded(ConstMatrixRef weight) const;
+  };
+
   Precision precision(bool keys, bool values) const;
   void select(const Selection& selection, int64_t layer);
   void restore(int64_t layer);
@@ -83,7 +93,7 @@ class Attribution {
   Model& model_;
   Precision precision_;
   Batch batch_;
-  std::vector<std::array<QuantizedWeight, kRoles.size()>> rounded_;
+  std::vector<std::array<Grids, kRoles.size()>> grids_;
   std::array<Matrix, kRoles.size()> floats_;  // of the layer that is quantised at the moment
   std::vector<Matrix> float_residuals_, rounded_residuals_;  // before each layer, and at the end
   Matrix float_logits_;

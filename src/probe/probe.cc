@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "probe/attribute.h"
 #include "recipe/principal_basis.h"
 #include "recipe/quantize.h"
@@ -102,6 +103,7 @@ class Prober {
     }
     probe_.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    probe_.peak_bytes = peak_resident_bytes();
     return std::move(probe_);
   }
 
@@ -225,6 +227,15 @@ class Prober {
   Status probe_rotated(bool all) {
     QUAROT_ASSIGN_OR_RETURN(Model model,
                             moved_model(checkpoint_, recipe_, windows_, principal_, progress_));
+    QUAROT_RETURN_IF_ERROR(look_at_rotated(model));
+    probe_.surface = loudness_.take_surface();
+    if (!all) return {};
+    progress_.stage("rounding the rotated model", 1);
+    Attribution attribution(model, recipe_, attributed_);
+    return attribute_rotated(attribution, probe_, progress_);
+  }
+
+  Status look_at_rotated(const Model& model) {
     progress_.stage("looking at rotated activations", model.config.layers);
     QUAROT_ASSIGN_OR_RETURN(
         const Matrix logits,
@@ -234,11 +245,8 @@ class Prober {
                      return {};
                    }));
     probe_.logit_error = relative_distance(logits, logits_);
-    probe_.surface = loudness_.take_surface();
-    if (!all) return {};
-    progress_.stage("rounding the rotated model", 1);
-    Attribution attribution(model, recipe_, attributed_);
-    return attribute_rotated(attribution, probe_, progress_);
+    logits_ = Matrix();  // of a large vocabulary they are large
+    return {};
   }
 
   void see_rotated(const Model& model, int64_t index, const PointRows& rows) {

@@ -54,6 +54,7 @@ struct Probe {
   std::vector<double> depth_own, depth_rotated;  // error of the residual stream behind each layer
   std::vector<OperatorReport> operators;
   double seconds = 0;
+  int64_t peak_bytes = 0;  // that the process held in memory at most
 
   const AttributionRow* find(std::string_view basis, std::string_view group, std::string_view part,
                              bool only) const;

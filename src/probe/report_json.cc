@@ -207,7 +207,8 @@ json to_json(const Probe& probe) {
                  {"loudest_tokens", loud_places(probe)},
                  {"surface", surface(probe.surface)},
                  {"logit_error", probe.logit_error},
-                 {"seconds", rounded(probe.seconds)}};
+                 {"seconds", rounded(probe.seconds)},
+                 {"peak_bytes", probe.peak_bytes}};
   if (probe.operators.empty()) return report;
   report["held_out_tokens"] = probe.held_out;
   report["alphas"] = kTrialAlphas;

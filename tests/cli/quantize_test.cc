@@ -9,11 +9,9 @@
 #include <thread>
 
 #include "base/folder_lock.h"
-#include "base/random.h"
-#include "formats/safetensors.h"
+#include "support/checkpoint.h"
 #include "support/program.h"
 #include "support/sanitizer.h"
-#include "support/synthetic.h"
 
 namespace quarot {
 namespace {
@@ -157,50 +155,15 @@ constexpr int64_t kHidden = 256;
 constexpr int64_t kFfn = 1024;
 constexpr int64_t kLayerBytes = 4 * (4 * kHidden * kHidden + 3 * kHidden * kFfn);  // in float32
 
-// A llama of random numbers in bfloat16, a layer a shard.
 void write_model(const fs::path& folder, int64_t layers) {
-  const json config = testing::config_json({{"hidden_size", kHidden},
-                                            {"intermediate_size", kFfn},
-                                            {"num_hidden_layers", layers},
-                                            {"num_attention_heads", 4},
-                                            {"num_key_value_heads", 4},
-                                            {"head_dim", 64},
-                                            {"vocab_size", 512},
-                                            {"tie_word_embeddings", true}});
-  fs::create_directories(folder);
-  std::ofstream(folder / "config.json") << config;
-  json map = json::object();
-  Random random(1);
-  const auto write_shard = [&](const std::string& file, const std::vector<TensorPlan>& plan) {
-    SafetensorsWriter writer =
-        testing::value_of(SafetensorsWriter::create(folder / file, plan, {}));
-    for (const TensorPlan& tensor : plan) {
-      const int64_t rows = tensor.shape.size() > 1 ? tensor.shape[0] : 1;
-      std::vector<uint16_t> values(static_cast<size_t>(rows * tensor.shape.back()));
-      for (uint16_t& value : values)
-        value = float_to_bf16(static_cast<float>(rows > 1 ? random.uniform() - 0.5 : 1.0) / 8);
-      testing::expect_ok(writer.append(tensor.name, std::as_bytes(std::span(values))));
-      map[tensor.name] = file;
-    }
-    testing::expect_ok(writer.commit());
-  };
-  const auto plan = [](const std::string& name, std::vector<int64_t> shape) {
-    return TensorPlan{name + ".weight", Dtype::kBF16, std::move(shape)};
-  };
-  write_shard("outer.safetensors",
-              {plan("model.embed_tokens", {512, kHidden}), plan("model.norm", {kHidden})});
-  for (int64_t i = 0; i < layers; ++i) {
-    const std::string prefix = "model.layers." + std::to_string(i) + ".";
-    std::vector<TensorPlan> tensors = {plan(prefix + "input_layernorm", {kHidden}),
-                                       plan(prefix + "post_attention_layernorm", {kHidden})};
-    for (const Role role : kRoles) {
-      const bool wide = role == Role::kGate || role == Role::kUp;
-      tensors.push_back(plan(linear_name(i, role),
-                             {wide ? kFfn : kHidden, role == Role::kDown ? kFfn : kHidden}));
-    }
-    write_shard("layer-" + std::to_string(i) + ".safetensors", tensors);
-  }
-  std::ofstream(folder / "model.safetensors.index.json") << json{{"weight_map", map}};
+  testing::write_random_checkpoint(folder, testing::config_json({{"hidden_size", kHidden},
+                                                                 {"intermediate_size", kFfn},
+                                                                 {"num_hidden_layers", layers},
+                                                                 {"num_attention_heads", 4},
+                                                                 {"num_key_value_heads", 4},
+                                                                 {"head_dim", 64},
+                                                                 {"vocab_size", 512},
+                                                                 {"tie_word_embeddings", true}}));
 }
 
 // Whichever comes first writes the whole of it; the other changes nothing.
