@@ -11,13 +11,25 @@ namespace quarot {
 
 namespace {
 
-// Tokens one behind the other, each a mountain range over the channels.
-void ridges(Svg& svg, const Matrix& rows, double left, double scale, std::string_view css) {
-  constexpr double kStep = 9;
-  constexpr double kBase = 150;
+constexpr double kRidgeStep = 9;  // between one token and the next behind it
+
+// How far the peaks reach above the floor of the token at the back.
+double headroom(const Matrix& rows, double scale) {
+  double most = 0;
+  for (int64_t t = 0; t < rows.rows(); ++t) {
+    const double behind = kRidgeStep * static_cast<double>(rows.rows() - 1 - t);
+    most = std::max(most, scale * std::ranges::max(rows.row(t)) - behind);
+  }
+  return most;
+}
+
+// Tokens one behind the other, each a mountain range over the channels; `base` is the floor of the
+// one at the back.
+void ridges(Svg& svg, const Matrix& rows, double left, double base, double scale,
+            std::string_view css) {
   const double bin = 390.0 / static_cast<double>(rows.cols());
   for (int64_t t = rows.rows() - 1; t >= 0; --t) {  // the last token stands at the back
-    const double floor = kBase + kStep * static_cast<double>(rows.rows() - 1 - t);
+    const double floor = base + kRidgeStep * static_cast<double>(rows.rows() - 1 - t);
     const double shift = 1.2 * static_cast<double>(t);
     std::string data = fmt::format("M{:.4g} {:.4g}", left + shift, floor);
     for (int64_t c = 0; c < rows.cols(); ++c) {
@@ -55,13 +67,14 @@ Figure surface_figure(const Probe& probe) {
   const Surface& s = probe.surface;
   const double before = largest(s.before);
   const double after = largest(s.after);
-  const double height = 180 + 9 * static_cast<double>(s.before.rows());
+  const double scale = 130 / std::max({before, after, 1e-30});
+  const double base = 30 + std::max(headroom(s.before, scale), headroom(s.after, scale));
+  const double height = base + kRidgeStep * static_cast<double>(s.before.rows()) + 30;
   Figure figure{.id = "surface",
                 .title = "Loud channels, and where they went",
                 .picture = Svg(kFigureWidth, height)};
-  const double scale = 130 / std::max({before, after, 1e-30});
-  ridges(figure.picture, s.before, 20, scale, "s0");
-  ridges(figure.picture, s.after, 455, scale, "s1");
+  ridges(figure.picture, s.before, 20, base, scale, "s0");
+  ridges(figure.picture, s.after, 455, base, scale, "s1");
   figure.picture.text(20, 14, fmt::format("before: up to {}", number(before)), "head");
   figure.picture.text(455, 14, fmt::format("rotated, same scale: up to {}", number(after)), "head");
   figure.picture.text(20, height - 8, "channels →   tokens ↗", "small");
@@ -73,7 +86,7 @@ Figure surface_figure(const Probe& probe) {
       after > 0 ? before / after : 0);
   figure.headers = {"token", "largest before", "largest rotated"};
   for (int64_t t = 0; t < s.before.rows(); ++t) {
-    figure.rows.push_back({s.tokens[static_cast<size_t>(t)],
+    figure.rows.push_back({shortened(s.tokens[static_cast<size_t>(t)]),
                            number(*std::ranges::max_element(s.before.row(t))),
                            number(*std::ranges::max_element(s.after.row(t)))});
   }
@@ -116,7 +129,7 @@ Figure channels_figure(const Probe& probe) {
   figure.sentence = fmt::format(
       "The largest |x| of every channel, loudest first, at each site, and of the keys and values "
       "of the cache, at the loudest layer of each. A cliff at the left end is an outlier: at the "
-      "{} the loudest channel peaks {:.3g} times above the median one. Rotated, the curve should "
+      "{} the loudest channel peaks at {:.3g} times the median one. Rotated, the curve should "
       "lie flat.",
       widest_site, widest);
   return figure;
@@ -178,10 +191,14 @@ Figure hadamard_figure(const Probe& probe) {
   const OperatorReport& ffn = probe.operators.back();
   figure.sentence = fmt::format(
       "Rows of signs, all at right angles: max |HHᵀ − I| is {} over this model's widths. A lone "
-      "coordinate of {} becomes {} entries of {} or less, and none of its energy is lost. The fast "
-      "transform of the FFN's {} takes {} operations a vector where the matrix would take {}.",
-      number(worst), number(peak), s.spread.size(), number(spread), ffn.size, ffn.fast_operations,
-      ffn.dense_operations);
+      "coordinate of {} becomes {} entries of {} or less, and none of its energy is lost. {}",
+      number(worst), number(peak), s.spread.size(), number(spread),
+      ffn.fast_operations < ffn.dense_operations
+          ? fmt::format("The fast transform of the FFN's {} takes {} operations a vector where the "
+                        "matrix would take {}.",
+                        ffn.size, ffn.fast_operations, ffn.dense_operations)
+          : fmt::format("The FFN's {} is multiplied by the whole matrix: it has no fast transform.",
+                        ffn.size));
   return figure;
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "probe/assets.h"
 #include "probe/figures.h"
 #include "probe/plot.h"
@@ -10,20 +12,42 @@ namespace quarot {
 
 namespace {
 
+// Whether a column's cells are numbers, which stand on the right.
+bool is_numeric(const std::vector<std::vector<std::string>>& rows, size_t column) {
+  return std::ranges::all_of(rows, [column](const auto& row) {
+    const std::string& cell = row[column];
+    return cell.empty() || cell.find_first_of("0123456789") <= 1;
+  });
+}
+
 std::string table(const std::vector<std::string>& headers,
                   const std::vector<std::vector<std::string>>& rows, int layer_column) {
   std::string html = "<div class=\"scroll\"><table><thead><tr>";
-  for (const std::string& header : headers)
-    html += "<th scope=\"col\">" + escaped(header) + "</th>";
+  std::vector<std::string_view> opens;  // of each column's cells
+  for (size_t column = 0; column < headers.size(); ++column) {
+    const bool numeric = is_numeric(rows, column);
+    opens.emplace_back(numeric ? "<td>" : "<td class=\"text\">");
+    html += fmt::format("<th scope=\"col\"{}>{}</th>", numeric ? "" : " class=\"text\"",
+                        escaped(headers[column]));
+  }
   html += "</tr></thead><tbody>";
   for (const auto& row : rows) {
     html += layer_column < 0 ? "<tr>"
                              : fmt::format("<tr data-layer=\"{}\">",
                                            escaped(row[static_cast<size_t>(layer_column)]));
-    for (const std::string& cell : row) html += "<td>" + escaped(cell) + "</td>";
+    for (size_t column = 0; column < row.size(); ++column)
+      html += fmt::format("{}{}</td>", opens[column], escaped(row[column]));
     html += "</tr>";
   }
   return html + "</tbody></table></div>";
+}
+
+// A number and its % stay on one line.
+std::string sentence_markup(std::string_view sentence) {
+  std::string text = escaped(sentence);
+  for (size_t at = 0; (at = text.find(" %", at)) != std::string::npos;)
+    text.replace(at, 1, "&nbsp;");
+  return text;
 }
 
 std::string section(const Figure& figure) {
@@ -31,7 +55,7 @@ std::string section(const Figure& figure) {
       "<figure id=\"{}\"><h2>{}</h2><figcaption><p>{}</p></figcaption>\n"
       "<div class=\"scroll\">{}</div>\n<details><summary>The "
       "numbers</summary>{}</details></figure>\n",
-      figure.id, escaped(figure.title), escaped(figure.sentence),
+      figure.id, escaped(figure.title), sentence_markup(figure.sentence),
       figure.picture.inline_markup(figure.title + ". " + figure.sentence),
       table(figure.headers, figure.rows, figure.layer_column));
 }
@@ -74,7 +98,7 @@ std::string weight_table(const Probe& probe) {
 std::string token_table(const Probe& probe) {
   std::vector<std::vector<std::string>> rows;
   for (const LoudPlace& p : probe.loud_places) {
-    rows.push_back({p.token, fmt::format("{}", p.window), fmt::format("{}", p.position),
+    rows.push_back({shortened(p.token), fmt::format("{}", p.window), fmt::format("{}", p.position),
                     fmt::format("{}", p.channel), number(p.loudest.value),
                     number(p.loudest.over_median), fmt::format("{}", p.loudest_layer),
                     fmt::format("{}", p.layers)});
@@ -127,14 +151,14 @@ std::string html_report(const Probe& probe) {
              "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
              "<title>quarot probe: {0}</title>\n<style>\n{1}{2}</style></head>\n<body>\n"
              "<header><h1>{0}</h1><p class=\"about\">{3} layers, hidden {4}, {5}; recipe {6} at "
-             "{7}, over {8} tokens in {9} windows of {10}; {11:.0f} s.</p>"
+             "{7}, over {8} tokens in {9} windows of {10}; {11:.0f} s, peak {15:.2f} GB.</p>"
              "<p>The rotation changes the logits by {12:.1e} and the outputs of any site by "
              "{13:.1e} at most: it is the same function in another basis.</p></header>\n"
              "<nav aria-label=\"Figures\"><ul>{14}</ul></nav>\n<main>\n",
              escaped(probe.model), kReportCss, kFigureCss, probe.config.layers, probe.config.hidden,
              escaped(probe.format), escaped(probe.recipe), escaped(probe.bits), probe.tokens,
              probe.windows, escaped(probe.text), probe.seconds, probe.logit_error,
-             worst_exactness(probe), links) +
+             worst_exactness(probe), links, 1e-9 * static_cast<double>(probe.peak_bytes)) +
          sections +
          details(
              "layers", "Every site",

@@ -14,7 +14,7 @@ Figure heat_figure(const Probe& probe) {
   const double cell = std::min(26.0, 780 / layers);
   Figure figure{.id = "heat",
                 .title = "Which layer, which site",
-                .picture = Svg(kFigureWidth, 261),
+                .picture = Svg(kFigureWidth, 261, "group"),
                 .headers = {"layer"},
                 .layer_column = 0};
   double low = 1e300;
@@ -67,7 +67,7 @@ Figure heat_figure(const Probe& probe) {
       "Rotated, {}: one row a site (its activations and the weights that read them), one for the "
       "keys and one for the values that a layer caches; one cell quantised, all else float. The "
       "brightest cell is layer {}'s {} with {} nats, {} of the sum of all cells. Click a layer, or "
-      "choose it with Tab and Enter, to see its rows alone in every table.",
+      "choose it with Tab, the arrows and Enter, to see its rows alone in every table.",
       probe.bits, worst_layer, space_name(kPoints[worst_site]), number(high),
       percent(high / total));
   return figure;

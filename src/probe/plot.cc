@@ -5,10 +5,33 @@
 #include <algorithm>
 #include <cmath>
 
+#include "text/utf8.h"
+
 namespace quarot {
 
-std::string number(double x) { return fmt::format("{:.4g}", x); }
+std::string number(double x) {
+  const double size = std::abs(x);
+  return size >= 1e4 && size < 1e7 ? fmt::format("{:.0f}", x) : fmt::format("{:.4g}", x);
+}
 std::string percent(double x) { return fmt::format("{:.1f} %", 100 * x); }
+
+std::string shortened(std::string_view text) {
+  constexpr int kCharacters = 40;
+  const std::string valid = lossy_utf8(text);
+  size_t end = 0;
+  for (int i = 0; i < kCharacters && end < valid.size(); ++i)
+    end += first_code_point(std::string_view(valid).substr(end)).length;
+  return end < valid.size() ? valid.substr(0, end) + "…" : valid;
+}
+
+double round_step(double least) {
+  if (!(least > 0)) return 1;
+  const double decade = std::pow(10, std::floor(std::log10(least)));
+  for (const double step : {1.0, 2.0, 5.0}) {
+    if (step * decade >= least) return step * decade;
+  }
+  return 10 * decade;
+}
 
 void Plot::frame(std::string_view title) const {
   svg->line(x.from, y.from, x.to, y.from, "rule");
@@ -23,10 +46,9 @@ void Plot::tick_y(double value, std::string_view label) const {
 
 void Plot::ticks_y() const {
   if (!y.logarithmic) {
-    for (int i = 0; i <= 4; ++i) {
-      const double value = y.low + (y.high - y.low) * i / 4;
-      tick_y(value, fmt::format("{:.3g}", value));
-    }
+    const double step = round_step((y.high - y.low) / 5);
+    for (int i = 0; y.low + step * i <= y.high; ++i)
+      tick_y(y.low + step * i, fmt::format("{:.3g}", y.low + step * i));
     return;
   }
   const int first = static_cast<int>(std::ceil(std::log10(y.low) - 1e-9));
@@ -35,10 +57,10 @@ void Plot::ticks_y() const {
   for (int e = first; e <= last; e += step) tick_y(std::pow(10.0, e), number(std::pow(10, e)));
 }
 
-void Plot::ticks_x(int count, std::string_view form) const {
-  for (int i = 0; i <= count; ++i) {
-    const double value = x.low + (x.high - x.low) * i / count;
-    svg->text(x(value), y.from + 14, fmt::format(fmt::runtime(form), value), "small mid");
+void Plot::ticks_x(double step) const {
+  for (int i = 0; x.low + step * i <= x.high; ++i) {
+    const double value = x.low + step * i;
+    svg->text(x(value), y.from + 14, fmt::format("{:.3g}", value), "small mid");
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,8 +13,14 @@ namespace quarot {
 
 constexpr double kFigureWidth = 880;
 
-std::string number(double x);   // four digits
+std::string number(double x);   // four digits, or all before the point
 std::string percent(double x);  // "12.3 %"
+
+// What a stranger chose, such as a token's text: at most 40 characters of it.
+std::string shortened(std::string_view text);
+
+// The least of 1, 2 and 5 times a power of ten that is not below `least`.
+double round_step(double least);
 
 // Frame, ticks and curves of one small chart.
 struct Plot {
@@ -21,7 +28,7 @@ struct Plot {
   Axis x, y;
 
   void frame(std::string_view title) const;
-  void ticks_x(int count, std::string_view form = "{:.3g}") const;
+  void ticks_x(double step) const;
   void ticks_y() const;
   void curve(std::span<const double> values, std::string_view css) const;  // over all of x
 

@@ -7,31 +7,55 @@
 #include <cmath>
 
 #include "probe/assets.h"
+#include "text/utf8.h"
 
 namespace quarot {
 
+namespace {
+
+// What would not be seen, or would change how the text around it is read: controls, and the formats
+// that set the direction of text, join its letters or stand for nothing (Unicode's
+// Default_Ignorable and Bidi_Control, but for what belongs to emoji).
+bool is_hidden(char32_t c) {
+  const auto within = [c](char32_t low, char32_t high) { return c >= low && c <= high; };
+  return within(0x7f, 0x9f) || c == 0xad || c == 0x61c || within(0x200b, 0x200c) ||
+         within(0x200e, 0x200f) || within(0x2028, 0x202e) || within(0x2060, 0x206f) ||
+         c == 0xfeff || within(0xfff9, 0xfffb) || within(0xe0000, 0xe007f);
+}
+
+std::string escaped(std::string_view character, char32_t value) {
+  switch (value) {
+    case '&':
+      return "&amp;";
+    case '<':
+      return "&lt;";
+    case '>':
+      return "&gt;";
+    case '"':
+      return "&quot;";
+    case '\'':
+      return "&#39;";
+    default:
+      break;
+  }
+  if (value < 0x20) {
+    std::string picture;
+    append_utf8(picture, 0x2400 + value);
+    return picture;
+  }
+  return is_hidden(value) ? fmt::format("[U+{:04X}]", static_cast<uint32_t>(value))
+                          : std::string(character);
+}
+
+}  // namespace
+
 std::string escaped(std::string_view text) {
+  const std::string valid = lossy_utf8(text);
   std::string safe;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      case '\'':
-        safe += "&#39;";
-        break;
-      default:
-        safe += static_cast<unsigned char>(c) < 0x20 ? "\uFFFD" : std::string(1, c);
-    }
+  for (std::string_view rest = valid; !rest.empty();) {
+    const CodePoint next = first_code_point(rest);
+    safe += escaped(rest.substr(0, next.length), next.value);
+    rest.remove_prefix(next.length);
   }
   return safe;
 }
@@ -58,9 +82,9 @@ void Svg::text(double x, double y, std::string_view text, std::string_view css) 
 
 std::string Svg::markup(std::string_view label, std::string_view style) const {
   return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.5g} {:.5g}\" role=\"img\" "
-      "aria-label=\"{}\">{}{}</svg>",
-      width_, height_, escaped(label), style, body_);
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.5g} {:.5g}\" "
+      "role=\"{}\" aria-label=\"{}\">{}{}</svg>",
+      width_, height_, role_, escaped(label), style, body_);
 }
 
 std::string Svg::inline_markup(std::string_view label) const { return markup(label, ""); }

@@ -7,12 +7,16 @@
 
 namespace quarot {
 
-// Text for HTML, SVG and their attributes: markup becomes text, control characters U+FFFD.
+// Text for HTML, SVG and their attributes: markup becomes text, control characters their pictures
+// (U+2400 …), what is invisible or turns the direction of text its number, bytes that are no UTF-8
+// U+FFFD.
 std::string escaped(std::string_view text);
 
 class Svg {
  public:
-  Svg(double width, double height) : width_(width), height_(height) {}
+  // `role`: "img", or "group" where parts of it can be chosen.
+  Svg(double width, double height, std::string_view role = "img")
+      : width_(width), height_(height), role_(role) {}
 
   // `attributes` is markup, of this program's own making.
   void rect(double x, double y, double width, double height, std::string_view attributes);
@@ -29,6 +33,7 @@ class Svg {
   std::string markup(std::string_view label, std::string_view style) const;
 
   double width_, height_;
+  std::string_view role_;
   std::string body_;
 };
 

@@ -43,7 +43,7 @@ Figure alpha_figure(const Probe& probe) {
     const Plot plot{&figure.picture, {0, 1, left, left + 160}, {low, high, 200, 45, true}};
     plot.frame(space_name(kSites[site]));
     plot.ticks_y();
-    plot.ticks_x(2);
+    plot.ticks_x(0.5);
     for (size_t i = 0; i < means.size(); ++i)
       plot.curve(means[i], fmt::format("s{}{}", i / 2, i % 2 == 1 ? " dash" : ""));
   }
@@ -173,7 +173,7 @@ Figure depth_figure(const Probe& probe) {
   const Plot plot{&figure.picture, {0, last, 60, 860}, {low, high, 230, 35, true}};
   plot.frame(fmt::format("‖x̂ − x‖/‖x‖ of the residual stream, {}", probe.bits));
   plot.ticks_y();
-  plot.ticks_x(static_cast<int>(std::clamp(last, 1.0, 10.0)), "{:.0f}");
+  plot.ticks_x(std::max(round_step(last / 15), 1.0));
   plot.curve(probe.depth_own, "s0");
   plot.curve(probe.depth_rotated, "s1");
   legend(figure.picture, 60, 275, {"as it is", "rotated"});
