@@ -22,7 +22,7 @@ std::span<const Kernels* const> compiled_kernels() {
 #if defined(__x86_64__)
   static constexpr const Kernels* kTables[] = {&kAmx, &kAvx512Vnni, &kAvxVnni, &kAvx2, &kScalar};
 #elif defined(__aarch64__)
-  static constexpr const Kernels* kTables[] = {&kNeonDot, &kScalar};
+  static constexpr const Kernels* kTables[] = {&kNeonI8mm, &kNeonDot, &kScalar};
 #else
   static constexpr const Kernels* kTables[] = {&kScalar};
 #endif

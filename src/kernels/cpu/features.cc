@@ -64,6 +64,7 @@ bool has_amx_int8() {
 }
 
 bool has_neon_dot() { return false; }
+bool has_neon_i8mm() { return false; }
 
 }  // namespace quarot::cpu
 
@@ -79,6 +80,7 @@ bool has_avx_vnni() { return false; }
 bool has_avx512_vnni() { return false; }
 bool has_amx_int8() { return false; }
 bool has_neon_dot() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+bool has_neon_i8mm() { return has_neon_dot() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
 
 }  // namespace quarot::cpu
 
@@ -91,6 +93,7 @@ bool has_avx_vnni() { return false; }
 bool has_avx512_vnni() { return false; }
 bool has_amx_int8() { return false; }
 bool has_neon_dot() { return false; }
+bool has_neon_i8mm() { return false; }
 
 }  // namespace quarot::cpu
 

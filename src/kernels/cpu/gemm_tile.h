@@ -15,6 +15,8 @@
 //   keep(x)              x, of which the compiler no longer knows more than that it is in a
 //   register load_sums, store_sums           kLanes int32 in memory int and float arithmetic: zero,
 //   sub, to_float, mul, add, load_float, store, splat
+// One whose instruction takes several rows at once gives, in place of dot and what feeds it,
+//   multiply_rows<bits>(panel, rows)         sums = the products of 1 to kRows rows
 #pragma once
 
 #include "kernels/cpu/gemm_task.h"
@@ -157,7 +159,11 @@ void run_block(const GemmTask& task, const Outputs& o, int64_t row, int64_t rows
     const Panel panel = {task.a.values + row * task.a.stride + block * 8, task.a.stride,
                          task.w + o.tile * task.tile_bytes + block * 32 * kBits + o.first * 4,
                          task.group_blocks, sums + o.first};
-    multiply_rows<Isa, kBits>(panel, rows, task.a.bits);
+    if constexpr (requires { Isa::template multiply_rows<kBits>(panel, rows); }) {
+      Isa::template multiply_rows<kBits>(panel, rows);
+    } else {
+      multiply_rows<Isa, kBits>(panel, rows, task.a.bits);
+    }
     for (int64_t r = 0; r < rows; ++r) {
       scale_sums<Isa>(task, o, row + r, g, sums + r * kTileOutputs, terms + r * kTileOutputs);
     }

@@ -17,6 +17,7 @@ extern const Kernels kAmx;
 #elif defined(__aarch64__)
 extern const FloatKernels kNeonFloats;
 extern const Kernels kNeonDot;
+extern const Kernels kNeonI8mm;
 #endif
 
 }  // namespace quarot::cpu

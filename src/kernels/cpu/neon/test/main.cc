@@ -75,26 +75,26 @@ bool rows_equal(const Kernels& kernels, int64_t width) {
   return same_bits(expected, y);
 }
 
-int differing() {
-  const auto kernels = find_kernels("neondot");
+int differing(const char* isa) {
+  const auto kernels = find_kernels(isa);
   if (!kernels.ok()) {
     std::puts(kernels.error().message().c_str());
     return 1;
   }
   int count = 0;
   for (const int bits : {4, 8}) {
-    for (const int64_t rows : {1, 3, 4, 9}) {
+    for (const int64_t rows : {1, 2, 3, 4, 9, 12, 27}) {
       for (const int64_t inputs : {7, 64, 576, 1100}) {
         count += gemm_equals(**kernels, rows, 45, inputs, bits) ? 0 : 1;
       }
     }
   }
   for (const int64_t width : {5, 64, 100}) count += rows_equal(**kernels, width) ? 0 : 1;
-  std::printf("%d cases differ\n", count);
+  std::printf("%s: %d cases differ\n", isa, count);
   return count;
 }
 
 }  // namespace
 }  // namespace quarot::cpu
 
-int main() { return quarot::cpu::differing(); }
+int main() { return quarot::cpu::differing("neondot") + quarot::cpu::differing("neoni8mm"); }
