@@ -38,23 +38,22 @@ struct Panel {
   int32_t* sums;  // [kRows][32]
 };
 
-// sums = or += Σ over at most exact_blocks blocks. A function of its own because the registers
-// suffice for exactly what it holds.
+// The partial sums of one plane over `blocks` blocks, few enough to stay exact, become (first) or
+// are added to p.sums.
 //
 // Few rows leave most registers free: two sums an output then halve the wait of each for its
 // predecessor, which is what would hold a weight stream of one row below memory speed.
 template <class Isa, int kBits, int kRows>
-__attribute__((noinline)) void multiply(const Panel& p, int plane, bool first) {
+[[gnu::always_inline]] inline void multiply_plane(const Panel& p, const int8_t* a, const uint8_t* w,
+                                                  int64_t blocks, int plane, bool first) {
   using Int = typename Isa::Int;
   constexpr int kVectors = Isa::kVectors;
   constexpr int kSums = kRows * kVectors;
   constexpr int kSecond = kRows <= 2 ? kSums : 0;
-  const int8_t* a = p.a;
-  const uint8_t* w = p.w;
   const int64_t a_stride = p.a_stride;
   Int sum[kSums + kSecond];
-  unroll<kSums + kSecond>([&](auto i) { sum[i] = Isa::zero(); });
-  for (int64_t b = 0; b < p.blocks; ++b, a += 8, w += 32 * kBits) {
+  // The first products are the sums: nothing is added.
+  const auto add_block = [&](auto fresh) __attribute__((always_inline)) {
     if constexpr (kRows <= kStreamRows) {
       unroll<kBits / 2>([&](auto i) { __builtin_prefetch(w + kStreamAhead + i * 64); });
     }
@@ -64,15 +63,20 @@ __attribute__((noinline)) void multiply(const Panel& p, int plane, bool first) {
         [&](auto v) { Isa::template load<kBits>(w + v * Isa::kLanes * 4, plane, lo[v], hi[v]); });
     unroll<kSums>([&](auto i) {
       const Int x = Isa::broadcast(a + i / kVectors * a_stride);
-      sum[i] = Isa::dot(sum[i], lo[i % kVectors], x);
+      sum[i] = Isa::dot(fresh ? Isa::zero() : sum[i], lo[i % kVectors], x);
     });
     unroll<kSums>([&](auto i) {
       const Int x = Isa::broadcast(a + i / kVectors * a_stride + 4);
-      sum[i + kSecond] = Isa::dot(sum[i + kSecond], hi[i % kVectors], x);
+      const bool none = fresh && kSecond > 0;
+      sum[i + kSecond] = Isa::dot(none ? Isa::zero() : sum[i + kSecond], hi[i % kVectors], x);
     });
     // Without this GCC also keeps a copy of each sum in memory.
     unroll<kSums + kSecond>([&](auto i) { sum[i] = Isa::keep(sum[i]); });
-  }
+    a += 8;
+    w += 32 * kBits;
+  };
+  add_block(Index<1>());
+  for (int64_t b = 1; b < blocks; ++b) add_block(Index<0>());
   unroll<kSums>([&](auto i) {
     int32_t* out = p.sums + i / kVectors * kTileOutputs + i % kVectors * Isa::kLanes;
     Int total = Isa::widen(first ? Isa::zero() : Isa::load_sums(out), sum[i], plane);
@@ -81,24 +85,29 @@ __attribute__((noinline)) void multiply(const Panel& p, int plane, bool first) {
   });
 }
 
-// multiply for a number of rows known only at run time, cut where sums would no longer be exact.
-template <class Isa, int kBits, int kRows = Isa::kRows>
-void multiply_rows(Panel p, int64_t rows, int a_bits) {
-  if (rows < kRows) {
-    if constexpr (kRows > 1) multiply_rows<Isa, kBits, kRows - 1>(p, rows, a_bits);
-    return;
-  }
-  const int64_t exact = Isa::exact_blocks(a_bits);
+// p.sums = the products, widened wherever partial sums would no longer be exact. A function of its
+// own because the registers suffice for exactly what it holds.
+template <class Isa, int kBits, int kRows>
+__attribute__((noinline)) void multiply(const Panel& p, int64_t exact) {
+  const int8_t* a = p.a;
+  const uint8_t* w = p.w;
   bool first = true;
   for (int64_t left = p.blocks; left > 0; left -= exact) {
-    p.blocks = left < exact ? left : exact;
-    for (int plane = 0; plane < Isa::template kPlanes<kBits>; ++plane) {
-      multiply<Isa, kBits, kRows>(p, plane, first);
-      first = false;
-    }
-    p.a += p.blocks * 8;
-    p.w += p.blocks * 32 * kBits;
+    const int64_t blocks = left < exact ? left : exact;
+    unroll<Isa::template kPlanes<kBits>>([&](auto plane) {
+      multiply_plane<Isa, kBits, kRows>(p, a, w, blocks, plane, first && plane == 0);
+    });
+    first = false;
+    a += blocks * 8;
+    w += blocks * 32 * kBits;
   }
+}
+
+// multiply for a number of rows known only at run time.
+template <class Isa, int kBits, int kRows = Isa::kRows>
+void multiply_rows(const Panel& p, int64_t rows, int a_bits) {
+  if (rows == kRows) return multiply<Isa, kBits, kRows>(p, Isa::exact_blocks(a_bits));
+  if constexpr (kRows > 1) multiply_rows<Isa, kBits, kRows - 1>(p, rows, a_bits);
 }
 
 // Outputs first…last−1 of a tile, all within y or beyond its last column.
