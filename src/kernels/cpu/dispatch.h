@@ -43,6 +43,9 @@ struct Kernels {
   // Byte dot products from registers, at the highest rate the instruction set allows; returns the
   // number of multiply-adds done. What a kernel's speed is measured against.
   int64_t (*dot_peak)(int64_t rounds);
+  // The rows that a thread takes at once are what fits here: with half of a core's second-level
+  // cache they are read from there for each tile of weights, and the weights only once.
+  int64_t block_bytes = 512 << 10;
 };
 
 // Every table in this binary, the fastest first; the last is "scalar", which is always available.

@@ -12,14 +12,10 @@ namespace {
 constexpr int64_t kMaxInputs = 131072;
 constexpr int64_t kMinGroup = 32;
 
-// Rows of a block: their activations take half of a core's second-level cache, so that the
-// block's rows are read from there for each tile of weights, which then need to be read only once
-// a block.
-constexpr int64_t kBlockBytes = 512 << 10;
 constexpr int64_t kRowMultiple = 96;  // of every instruction set's register block
 
-int64_t block_rows(int64_t stride) {
-  return std::max(kBlockBytes / stride / kRowMultiple, int64_t{1}) * kRowMultiple;
+int64_t block_rows(const Kernels& kernels, int64_t stride) {
+  return std::max(kernels.block_bytes / stride / kRowMultiple, int64_t{1}) * kRowMultiple;
 }
 
 // Multiply-adds below which waking another thread costs more than it saves.
@@ -122,7 +118,7 @@ void gemm(const Kernels& kernels, const Activations& a, const PackedWeight& w, M
   task.y = y.data();
   task.y_stride = y.stride();
   task.accumulate = accumulate;
-  const int64_t rows = std::min(block_rows(a.stride), a.rows);
+  const int64_t rows = std::min(block_rows(kernels, a.stride), a.rows);
   if (rows == 0) return;
   // The work is cut in a line through blocks of rows, each a line of tiles.
   const int64_t tiles = w.tiles();

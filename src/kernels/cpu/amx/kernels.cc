@@ -1,5 +1,7 @@
 #include <immintrin.h>
 
+#include "kernels/cpu/amx/scaling.h"
+#include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/avx512vnni/gemm_isa.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/tables.h"
@@ -7,156 +9,186 @@
 namespace quarot::cpu {
 namespace {
 
-// AMX multiplies a tile of 16 rows × 64 activations by a tile of 64 inputs × 16 outputs, whose row
-// i holds inputs 4i…4i+3 of each output: the packed layout, once nibbles are spread to bytes. A
-// group of weights may end inside a tile: it then has fewer rows.
-//
-// 8-bit weights are such tiles as they stand. Registers: sums 0…3 (two tiles of rows × two of
-// outputs), activations 4 and 5, weights 6 and 7.
-constexpr int64_t kTileRows = 16;
-constexpr int64_t kPieceRows = 2 * kTileRows;
 constexpr int64_t kMinRows = 8;  // below, the tiles are too empty: AVX512-VNNI is faster
 
-// What is worked on at once: nibbles are spread for 2048 inputs and used by 256 rows.
-constexpr int64_t kChunkInputs = 2048;
-constexpr int64_t kSectionRows = 256;
+// What is worked on at once: a panel of weights, spread to bytes, stays in the second-level cache
+// while all rows pass by it, and 32 of these in the first, as far as they fit, while the panel's
+// tiles, one after the other in memory, pass by them. Sums stay in registers over all inputs that a
+// panel has: to cut the inputs into chunks for the first-level cache was slower, for the sums then
+// go to memory and back.
+constexpr int64_t kPanelBytes = 512 << 10;
+constexpr int64_t kPanelInputs = kPanelBytes / kTileOutputs;
+constexpr int64_t kBlocks = 16;
 struct alignas(64) Workspace {
-  uint8_t bytes[kChunkInputs * kTileOutputs];
-  int32_t sums[kSectionRows * kTileOutputs];
-  float terms[kSectionRows * kTileOutputs];
+  int8_t panel[kPanelBytes];
+  int32_t sums[kBlocks * kBlockSums];
+  float terms[kBlocks * kBlockSums];
 };
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
+// Sums reach memory some time after the last tile product: a block begins to scale those of the one
+// before after this many steps of its own.
+constexpr int64_t kWaitSteps = 2;
+
+int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
+
+// 32 rows × a tile of outputs × the inputs of a group, or of a panel.
+struct Block {
+  const int8_t* a;
+  int64_t rows;
+  const int8_t* w;
+  int64_t inputs;
+  int32_t* sums;  // [rows][32]
 };
 
-// GCC's intrinsics do not tell the compiler what they read (all of a configuration, all rows of a
-// tile): what was written there must be in memory before them.
-void settle(const void* written) { asm volatile("" : : "r"(written) : "memory"); }
+class Product {
+ public:
+  Product(const GemmTask& task, Workspace& workspace)
+      : task_(task),
+        ws_(workspace),
+        group_(task.group_blocks * 8),
+        depth_(group_ % 64 == 0 ? 64 : 32),
+        inputs_(task.groups * group_) {}
 
-// Tiles of `rows` activations (1 … 32), `quads` groups of four inputs deep.
-void configure(int64_t rows, int64_t quads) {
-  TileConfig c;
-  const int64_t upper = rows < kTileRows ? rows : kTileRows;
-  const int64_t lower = rows > kTileRows ? rows - kTileRows : upper;
-  for (int i = 0; i < 8; ++i) c.row_bytes[i] = 64;
-  c.rows[0] = c.rows[1] = c.rows[4] = static_cast<uint8_t>(upper);
-  c.rows[2] = c.rows[3] = c.rows[5] = static_cast<uint8_t>(lower);
-  c.row_bytes[4] = c.row_bytes[5] = static_cast<uint16_t>(quads * 4);
-  c.rows[6] = c.rows[7] = static_cast<uint8_t>(quads);
-  settle(&c);
-  _tile_loadconfig(&c);
-}
-
-constexpr int64_t kSumsStride = kTileOutputs * 4;
-
-// sums [rows][32] of one piece, = or += the products over `inputs` inputs.
-void multiply(const int8_t* a, int64_t a_stride, int64_t rows, const uint8_t* w, int64_t inputs,
-              int64_t step, bool first, int32_t* sums) {
-  const bool two = rows > kTileRows;
-  int32_t* lower = sums + kTileRows * kTileOutputs;
-  settle(w);
-  if (first) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  } else {
-    _tile_loadd(0, sums, kSumsStride);
-    _tile_loadd(1, sums + 16, kSumsStride);
-    if (two) {
-      _tile_loadd(2, lower, kSumsStride);
-      _tile_loadd(3, lower + 16, kSumsStride);
-    }
-  }
-  for (int64_t k = 0; k < inputs; k += step) {
-    _tile_loadd(6, w + k * kTileOutputs, 128);
-    _tile_loadd(7, w + k * kTileOutputs + 64, 128);
-    _tile_loadd(4, a + k, a_stride);
-    _tile_dpbsud(0, 4, 6);
-    _tile_dpbsud(1, 4, 7);
-    if (two) {
-      _tile_loadd(5, a + kTileRows * a_stride + k, a_stride);
-      _tile_dpbsud(2, 5, 6);
-      _tile_dpbsud(3, 5, 7);
-    }
-  }
-  _tile_stored(0, sums, kSumsStride);
-  _tile_stored(1, sums + 16, kSumsStride);
-  if (two) {
-    _tile_stored(2, lower, kSumsStride);
-    _tile_stored(3, lower + 16, kSumsStride);
-  }
-}
-
-// 4-bit weights as bytes that are rows of tiles: a quad of four inputs follows the other.
-void spread_nibbles(const uint8_t* packed, int64_t blocks, uint8_t* bytes) {
-  const __m512i mask = _mm512_set1_epi8(15);
-  for (int64_t i = 0; i < blocks * 2; ++i) {
-    const __m512i both = _mm512_loadu_si512(packed + i * 64);
-    uint8_t* out = bytes + i / 2 * 256 + i % 2 * 64;
-    _mm512_store_si512(out, _mm512_and_si512(both, mask));
-    _mm512_store_si512(out + 128, _mm512_and_si512(_mm512_srli_epi16(both, 4), mask));
-  }
-}
-
-// Rows first…last−1, at most a section, of one tile of weights.
-void run_section(const GemmTask& task, int64_t tile, int64_t first, int64_t last, Workspace& ws) {
-  const int64_t group = task.group_blocks * 8;
-  const int64_t step = group % 64 == 0 ? 64 : 32;
-  const uint8_t* w = task.w + tile * task.tile_bytes;
-  const Outputs outputs = {tile, 0, kTileOutputs};
-  for (int64_t g = 0; g < task.groups; ++g) {
-    for (int64_t k = 0; k < group; k += kChunkInputs) {
-      const int64_t inputs = group - k < kChunkInputs ? group - k : kChunkInputs;
-      const uint8_t* bytes = w + (g * group + k) * kTileOutputs * task.bits / 8;
-      if (task.bits == 4) {
-        spread_nibbles(bytes, inputs / 8, ws.bytes);
-        bytes = ws.bytes;
-      }
-      int64_t configured = 0;
-      for (int64_t row = first; row < last; row += kPieceRows) {
-        const int64_t rows = last - row < kPieceRows ? last - row : kPieceRows;
-        if (rows != configured) configure(rows, step / 4);
-        configured = rows;
-        multiply(task.a.values + row * task.a.stride + g * group + k, task.a.stride, rows, bytes,
-                 inputs, step, k == 0, ws.sums + (row - first) * kTileOutputs);
+  void run(const GemmRange& range) {
+    // Longer inputs than a panel has take several of one tile, for fewer rows at a time.
+    const bool whole = inputs_ <= kPanelInputs;
+    const int64_t tiles = whole ? least(kPanelInputs / inputs_, kBlocks) : 1;
+    const int64_t rows = whole ? range.last_row - range.first_row : kBlocks * kBlockRows;
+    for (int64_t row = range.first_row; row < range.last_row; row += rows) {
+      for (int64_t tile = range.first_tile; tile < range.last_tile; tile += tiles) {
+        for (int64_t k = 0; k < inputs_; k += kPanelInputs) {
+          run_panel({row, least(row + rows, range.last_row), tile,
+                     least(tile + tiles, range.last_tile), k, least(k + kPanelInputs, inputs_)});
+        }
       }
     }
-    for (int64_t row = first; row < last; ++row) {
-      const int64_t at = (row - first) * kTileOutputs;
-      scale_sums<Avx512Vnni>(task, outputs, row, g, ws.sums + at, ws.terms + at);
+    advance(task_, scaling_, kBlockRows);
+    _tile_release();
+  }
+
+ private:
+  struct Panel {
+    int64_t first_row, last_row, first_tile, last_tile, first_input, last_input;
+    int64_t inputs() const { return last_input - first_input; }
+  };
+
+  void run_panel(const Panel& p) {
+    const auto spread_tile = task_.bits == 4 ? spread<4> : spread<8>;
+    for (int64_t tile = p.first_tile; tile < p.last_tile; ++tile) {
+      spread_tile(task_.w + tile * task_.tile_bytes + p.first_input * kTileOutputs * task_.bits / 8,
+                  p.inputs(), depth_, tiles(p, tile, p.first_input));
+    }
+    for (int64_t row = p.first_row; row < p.last_row; row += kBlockRows) run_rows(p, row);
+  }
+
+  int8_t* tiles(const Panel& p, int64_t tile, int64_t input) {
+    return ws_.panel + ((tile - p.first_tile) * p.inputs() + input - p.first_input) * kTileOutputs;
+  }
+
+  // 32 rows against a panel.
+  void run_rows(const Panel& p, int64_t row) {
+    const int64_t rows = least(p.last_row - row, kBlockRows);
+    if (rows != configured_rows_) configure(rows, depth_);
+    configured_rows_ = rows;
+    int64_t inputs = 0;
+    for (int64_t k = p.first_input; k < p.last_input; k += inputs) {
+      const int64_t group = k / group_;
+      const int64_t group_end = (group + 1) * group_;
+      inputs = least(group_end, p.last_input) - k;
+      for (int64_t tile = p.first_tile; tile < p.last_tile; ++tile) {
+        const int64_t at = place(p, row, tile) * kBlockSums;
+        const Block block = {task_.a.values + row * task_.a.stride + k, rows, tiles(p, tile, k),
+                             inputs, ws_.sums + at};
+        multiply(block, k == group * group_);
+        if (k + inputs == group_end) {
+          scaling_ = {row, rows, tile, group, ws_.sums + at, ws_.terms + at};
+        }
+      }
     }
   }
-  for (int64_t row = first; row < last; ++row) {
-    store_row<Avx512Vnni>(task, outputs, row, ws.terms + (row - first) * kTileOutputs);
+
+  // Where a block's sums wait for the next panel, or its terms for the next group.
+  int64_t place(const Panel& p, int64_t row, int64_t tile) const {
+    if (inputs_ > kPanelInputs) return (row - p.first_row) / kBlockRows;
+    return task_.groups > 1 ? tile - p.first_tile : 0;
   }
-}
+
+  // The block's sums = or += its products; on the way the block before is scaled.
+  void multiply(const Block& b, bool first) {
+    const int64_t a_stride = task_.a.stride;
+    const bool two = b.rows > kTileRows;
+    load_sums(b, two, first);
+    const int64_t steps = b.inputs / depth_;
+    const int64_t wait = steps > kWaitSteps ? kWaitSteps : 0;
+    const int64_t share = (scaling_.rows + steps - wait - 1) / (steps - wait);
+    const int8_t* a = b.a;
+    const int8_t* w = b.w;
+    for (int64_t step = 0; step < steps; ++step, a += depth_, w += depth_ * kTileOutputs) {
+      _tile_loadd(6, w, 64);
+      _tile_loadd(4, a, a_stride);
+      _tile_loadd(7, w + depth_ * kTileRows, 64);
+      _tile_dpbssd(0, 4, 6);
+      _tile_dpbssd(1, 4, 7);
+      if (two) {
+        _tile_loadd(5, a + kTileRows * a_stride, a_stride);
+        _tile_dpbssd(2, 5, 6);
+        _tile_dpbssd(3, 5, 7);
+      }
+      if (step >= wait) advance(task_, scaling_, share);
+    }
+    store_sums(b, two);
+  }
+
+  static constexpr int64_t kSumsStride = kTileOutputs * 4;
+
+  static void load_sums(const Block& b, bool two, bool first) {
+    settle(b.w);
+    if (first) {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+      return;
+    }
+    _tile_loadd(0, b.sums, kSumsStride);
+    _tile_loadd(1, b.sums + 16, kSumsStride);
+    if (two) {
+      _tile_loadd(2, b.sums + kBlockSums / 2, kSumsStride);
+      _tile_loadd(3, b.sums + kBlockSums / 2 + 16, kSumsStride);
+    }
+  }
+
+  static void store_sums(const Block& b, bool two) {
+    _tile_stored(0, b.sums, kSumsStride);
+    _tile_stored(1, b.sums + 16, kSumsStride);
+    if (two) {
+      _tile_stored(2, b.sums + kBlockSums / 2, kSumsStride);
+      _tile_stored(3, b.sums + kBlockSums / 2 + 16, kSumsStride);
+    }
+    settle(b.sums);
+  }
+
+  const GemmTask& task_;
+  Workspace& ws_;
+  const int64_t group_, depth_, inputs_;
+  int64_t configured_rows_ = 0;
+  Scaling scaling_;
+};
 
 void amx_range(const GemmTask& task, const GemmRange& range) {
   if (range.last_row - range.first_row < kMinRows) return gemm_range<Avx512Vnni>(task, range);
-  Workspace ws;
-  for (int64_t tile = range.first_tile; tile < range.last_tile; ++tile) {
-    for (int64_t row = range.first_row; row < range.last_row; row += kSectionRows) {
-      const int64_t end = row + kSectionRows < range.last_row ? row + kSectionRows : range.last_row;
-      run_section(task, tile, row, end, ws);
-    }
-  }
-  _tile_release();
+  Workspace workspace;
+  Product(task, workspace).run(range);
 }
 
 // Tile products from registers: a tile product is 16 × 16 × 64 multiply-adds.
 int64_t amx_peak(int64_t rounds) {
-  configure(kPieceRows, 16);
+  configure(kBlockRows, 64);
   for (int64_t round = 0; round < rounds; ++round) {
-    _tile_dpbsud(0, 4, 6);
-    _tile_dpbsud(1, 4, 7);
-    _tile_dpbsud(2, 5, 6);
-    _tile_dpbsud(3, 5, 7);
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
   }
   _tile_release();
   return rounds * 4 * 16 * 16 * 64;
@@ -170,6 +202,7 @@ const Kernels kAmx = {
     .gemm = amx_range,
     .floats = &kAvx512Floats,
     .dot_peak = amx_peak,
+    .block_bytes = 1 << 20,
 };
 
 }  // namespace quarot::cpu
