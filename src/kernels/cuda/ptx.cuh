@@ -23,6 +23,21 @@ __device__ __forceinline__ void load_matrix_x4(uint32_t (&r)[4], uint32_t addres
 }
 
 // ---- Global memory
+// What will not be read again: L1 keeps it not.
+__device__ __forceinline__ uint4 load_once_16(const void* pointer) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer));
+  return v;
+}
+__device__ __forceinline__ uint2 load_once_8(const void* pointer) {
+  uint2 v;
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(pointer));
+  return v;
+}
 // Brings the 128-byte line into L2, without waiting.
 __device__ __forceinline__ void prefetch_l2(const void* pointer) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer));

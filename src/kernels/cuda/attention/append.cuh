@@ -49,13 +49,12 @@ __device__ __forceinline__ void make_token(const HeadArgs& args, const NewToken&
   const int of_queries = (token.queries + at_once - 1) / at_once;
   const int units = of_queries + (token.kv_head < 0 ? 0 : 2);
   const LaneTurn turn = lane_turn(args, token.sequence, token.position, lane);
-  const Walsh256 walsh(args.rotation.log2);
   for (int unit = static_cast<int>(threadIdx.x) / 32; unit < units; unit += kAttentionWarps) {
     float x[kVector];
     if (unit < of_queries) {
       const int query = min(unit * at_once + mine, token.queries - 1);
       load_head(batch.q, batch.q_stride, token.sequence, token.first_query + query, lane).expand(x);
-      turn_head<false>(args, batch.q_gain, turn, walsh, lane, x, nullptr);
+      turn_head<false>(args, batch.q_gain, turn, lane, x, nullptr);
       store_halves(lane, x, token.q + query * lane.dim);
       continue;
     }
@@ -63,7 +62,7 @@ __device__ __forceinline__ void make_token(const HeadArgs& args, const NewToken&
     load_head(is_key ? batch.k : batch.v, is_key ? batch.k_stride : batch.v_stride, token.sequence,
               token.kv_head, lane)
         .expand(x);
-    if (is_key) turn_head<false>(args, batch.k_gain, turn, walsh, lane, x, nullptr);
+    if (is_key) turn_head<false>(args, batch.k_gain, turn, lane, x, nullptr);
     const int64_t page =
         cache.page_table[static_cast<int64_t>(token.sequence) * cache.table_stride +
                          token.position / kPageTokens];

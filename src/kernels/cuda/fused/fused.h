@@ -28,6 +28,10 @@ struct RowRotation {
   float scale = 1;                // what makes the unscaled operator orthonormal
   const void* factor = nullptr;   // on the device: the words rotation_factor gave
   const int8_t* signs = nullptr;  // on the device: ±1 for each element, applied first; or null
+  // Where all is a Walsh transform of rows of 2^log2, over their index bits `first` to log2 − 1,
+  // and of a size that float32 butterflies are made for (walsh_row.cuh). log2 = 0: elsewhere.
+  int log2 = 0;
+  int first = 0;
 };
 
 // H = F ⊗ Walsh(2^log2) of F given as m × m orthonormal doubles (empty if m = 1): fills all but the

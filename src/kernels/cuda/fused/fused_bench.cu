@@ -138,6 +138,7 @@ void bench_all() {
                                   {107, 7}, {28, 9}, {148, 7}, {28, 10}, {924, 5}};
     for (const auto& w : kWidths) {
       bench_rows("swiglu + H", RowOperation::kSwiglu, rows, w[0], w[1], 1);
+      bench_rows("gated + H", RowOperation::kPlain, rows, w[0], w[1], 1);
     }
     bench_heads(rows, 32, 32, 4);
     bench_heads(rows, 32, 8, 4);

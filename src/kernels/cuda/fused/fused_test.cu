@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <random>
 
@@ -262,8 +263,8 @@ TEST(FusedRows, NormWithRotation) {
   if (!has_gpu()) GTEST_SKIP() << "no GPU here";
   constexpr struct {
     int m, log2;
-  } kWidths[] = {{36, 4}, {28, 5}, {1, 11}, {12, 7}, {28, 7},
-                 {1, 12}, {20, 8}, {12, 9}, {1, 13}, {1, 8}};
+  } kWidths[] = {{36, 4}, {28, 5}, {1, 11}, {12, 7}, {28, 7}, {1, 12},
+                 {20, 8}, {12, 9}, {1, 13}, {1, 10}, {1, 8}};
   for (const auto& w : kWidths) {
     const int n = w.m << w.log2;
     expect_rows({n, RowOperation::kNorm, {w.m, w.log2}});
@@ -282,10 +283,13 @@ TEST(FusedRows, AcrossHeads) {
   if (!has_gpu()) GTEST_SKIP() << "no GPU here";
   constexpr struct {
     int m, log2, inner;
-  } kHeads[] = {{36, 0, 16},  {28, 0, 128}, {1, 5, 128}, {1, 6, 128},
-                {20, 1, 128}, {12, 0, 64},  {1, 3, 80},  {28, 0, 32}};
+  } kHeads[] = {{36, 0, 16}, {28, 0, 128}, {1, 4, 128}, {1, 5, 128}, {1, 6, 128}, {1, 5, 64},
+                {1, 6, 64},  {20, 1, 128}, {12, 0, 64}, {1, 3, 80},  {28, 0, 32}};
   for (const auto& h : kHeads) {
-    expect_rows({(h.m << h.log2) * h.inner, RowOperation::kPlain, {h.m, h.log2, h.inner}});
+    const int n = (h.m << h.log2) * h.inner;
+    expect_rows({n, RowOperation::kPlain, {h.m, h.log2, h.inner}});
+    expect_rows(
+        {n, RowOperation::kPlain, {h.m, h.log2, h.inner, true, true}, Element::kFloat32, 8, false});
   }
 }
 
@@ -309,10 +313,12 @@ struct HeadTest {
   int log2 = 0;
   Element element = Element::kBFloat16;
   bool norm = false;
+  int tokens = 70;
 };
 
+// Also that the tokens come out the same in two halves.
 void expect_heads(const HeadTest& t) {
-  constexpr int kTokens = 70;
+  const int tokens = t.tokens;
   constexpr int kQueryHeads = 3;
   constexpr int kKvHeads = 2;
   const int d = t.head_dim;
@@ -332,12 +338,12 @@ void expect_heads(const HeadTest& t) {
   const DeviceBuffer<float> device_centers(centers);
   cache.key_center = device_centers.get();
 
-  DeviceRows q(normals(size_t{kTokens} * kQueryHeads * d), t.element);
-  DeviceRows k(normals(size_t{kTokens} * kKvHeads * d), t.element);
-  DeviceRows v(normals(size_t{kTokens} * kKvHeads * d), t.element);
+  DeviceRows q(normals(size_t(tokens) * kQueryHeads * d), t.element);
+  DeviceRows k(normals(size_t(tokens) * kKvHeads * d), t.element);
+  DeviceRows v(normals(size_t(tokens) * kKvHeads * d), t.element);
   std::vector<int32_t> sequences;
   std::vector<int32_t> positions;
-  for (int i = 0; i < kTokens; ++i) {
+  for (int i = 0; i < tokens; ++i) {
     sequences.push_back(i % 2);
     positions.push_back(60 + i);
   }
@@ -363,7 +369,7 @@ void expect_heads(const HeadTest& t) {
   batch.element = t.element;
   if (t.norm) batch.q_gain = device_q_gain.get(), batch.k_gain = device_k_gain.get();
   batch.eps = kEps;
-  batch.tokens = kTokens;
+  batch.tokens = tokens;
   batch.query_heads = kQueryHeads;
   batch.kv_heads = kKvHeads;
   batch.q = q.get(), batch.k = k.get(), batch.v = v.get();
@@ -371,12 +377,37 @@ void expect_heads(const HeadTest& t) {
   batch.k_stride = batch.v_stride = kKvHeads * d;
   batch.sequences = device_sequences.get();
   batch.positions = device_positions.get();
+  const Rotary rotary{device_turns.get(), t.rotary_dims, t.interleaved};
+  const HeadRotation rotation{t.m, t.log2, device_factor.get()};
+  const auto run = [&](int first, int count, __half* out) {
+    const size_t bytes = t.element == Element::kFloat32 ? 4 : 2;
+    const auto from = [&](DeviceRows& x, int64_t stride) {
+      return static_cast<const uint8_t*>(x.get()) + bytes * first * stride;
+    };
+    HeadBatch part = batch;
+    part.tokens = count;
+    part.q = from(q, part.q_stride), part.k = from(k, part.k_stride);
+    part.v = from(v, part.v_stride);
+    part.sequences += first;
+    part.positions += first;
+    const Status status =
+        rotate_and_append(part, rotary, rotation, cache, out + first * part.q_stride, nullptr);
+    ASSERT_TRUE(status.ok()) << status.error().message();
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  };
   DeviceBuffer<__half> q_out(q.floats.size());
-  const Status status =
-      rotate_and_append(batch, {device_turns.get(), t.rotary_dims, t.interleaved},
-                        {t.m, t.log2, device_factor.get()}, cache, q_out.get(), nullptr);
-  ASSERT_TRUE(status.ok()) << status.error().message();
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  run(0, tokens, q_out.get());
+  if (tokens > 70) {
+    const std::vector<uint8_t> bytes = pool.download();
+    DeviceBuffer<__half> q_parts(q.floats.size());
+    pool.fill_bytes(0x5a);
+    run(0, 64, q_parts.get());
+    run(64, tokens - 64, q_parts.get());
+    EXPECT_EQ(pool.download(), bytes) << "head_dim " << d;
+    const auto whole = q_out.download();
+    const auto parts = q_parts.download();
+    EXPECT_EQ(std::memcmp(whole.data(), parts.data(), 2 * whole.size()), 0) << "head_dim " << d;
+  }
 
   const auto rotated = [&](const std::vector<float>& from, size_t at, int position,
                            const std::vector<float>& gain) {
@@ -397,7 +428,7 @@ void expect_heads(const HeadTest& t) {
   const auto queries = q_out.download();
   const auto bytes = pool.download();
   int different = 0;
-  for (int token = 0; token < kTokens; ++token) {
+  for (int token = 0; token < tokens; ++token) {
     const int position = positions[token];
     for (int head = 0; head < kQueryHeads; ++head) {
       const size_t at = (size_t{kQueryHeads} * token + head) * d;
@@ -437,7 +468,7 @@ void expect_heads(const HeadTest& t) {
   }
   // Keys pass through float arithmetic, so one near a tie may round the other way; float16
   // likewise.
-  const int rows = kTokens * kKvHeads;
+  const int rows = tokens * kKvHeads;
   EXPECT_LE(different, t.key_bits == 16  ? rows / 2
                        : t.key_bits == 8 ? rows / 10
                                          : 2)
@@ -458,6 +489,17 @@ TEST(FusedHeads, RotateAndAppend) {
   expect_heads({128, 16, 16, 128, false, 1, 7});
   expect_heads({128, 4, 4, 128, false, 1, 7, Element::kFloat32, true});
   expect_heads({80, 4, 4, 32, false, 20, 2, Element::kBFloat16, true});
+}
+
+TEST(FusedHeads, RotateAndAppendManyTokens) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  expect_heads({128, 4, 4, 128, false, 1, 7, Element::kFloat32, false, 130});
+  expect_heads({128, 3, 8, 128, false, 1, 7, Element::kBFloat16, false, 130});
+  expect_heads({128, 4, 4, 128, false, 0, 0, Element::kFloat32, false, 130});
+  expect_heads({64, 2, 4, 64, false, 1, 6, Element::kFloat32, false, 130});
+  expect_heads({64, 16, 16, 64, false, 1, 6, Element::kFloat32, false, 130});
+  expect_heads({96, 4, 4, 96, false, 12, 3, Element::kFloat32, false, 130});
+  expect_heads({128, 4, 4, 128, true, 1, 7, Element::kFloat32, true, 130});
 }
 
 }  // namespace

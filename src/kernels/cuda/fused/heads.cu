@@ -4,6 +4,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fused/heads.cuh"
+#include "kernels/cuda/fused/whole_heads.h"
 
 namespace quarot::cuda {
 namespace {
@@ -70,12 +71,11 @@ __device__ void head_rows(const HeadArgs& args, float* scratch) {
     const int32_t* rows = args.rotary.rows;
     const LaneTurn turn(args.rotary, rows != nullptr ? rows[token] : position, lane);
     const float* gain = kIsQuery ? batch.q_gain : batch.k_gain;
-    const Walsh256 walsh(kGeneral ? 0 : args.rotation.log2);
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
       float x[kVector];
       raw[i].expand(x);
-      turn_head<kGeneral>(args, gain, turn, walsh, lane, x, scratch);
+      turn_head<kGeneral>(args, gain, turn, lane, x, scratch);
       finish(first + i * at_once, x);
     }
   }
@@ -140,8 +140,11 @@ Status check_heads(const HeadBatch& batch, const Rotary& rotary, const HeadRotat
 Status rotate_and_append(const HeadBatch& batch, const Rotary& rotary, const HeadRotation& rotation,
                          const CacheWriter& cache, __half* q_out, cudaStream_t stream) {
   QUAROT_RETURN_IF_ERROR(check_heads(batch, rotary, rotation, cache));
+  constexpr int kManyTokens = 128;  // from here on a warp's turns of cosines serve several heads
+  if (batch.tokens >= kManyTokens && whole_heads(batch, rotary, rotation, cache)) {
+    return rotate_whole_heads(batch, rotary, rotation, cache, q_out, stream);
+  }
   const HeadArgs args = head_args(batch, rotary, rotation, cache, q_out);
-  constexpr int kManyTokens = 128;  // from here on a warp's turns of cosines serve four heads each
   constexpr int kTurns = 4;
   const bool is_float = batch.element == Element::kFloat32;
   if (rotation.m > 1) {

@@ -3,9 +3,9 @@
 
 #include <bit>
 
+#include "kernels/cuda/fused/butterflies.cuh"
 #include "kernels/cuda/fused/heads.h"
 #include "kernels/cuda/fused/row_pass.cuh"
-#include "kernels/cuda/fused/walsh.cuh"
 
 namespace quarot::cuda {
 
@@ -27,13 +27,16 @@ inline HeadArgs head_args(const HeadBatch& batch, const Rotary& rotary,
 }
 
 // A head vector has `lanes` neighbouring lanes, a power of two; lane i of them has elements
-// 8i … 8i + 7, none if that is past the head_dim. Every lane of a warp reaches every shuffle.
+// 8i … 8i + 7, none if that is past the head_dim; or, where a lane has two vectors, those and their
+// like in the head's second half. Every lane of a warp reaches every shuffle.
 struct HeadLane {
   int i;
   int lanes;
   int dim;
 
   __device__ bool active() const { return i * kVector < dim; }
+  // The place of this lane's vector j among the head's.
+  __device__ int vector(int j) const { return i + j * (dim / 2 / kVector); }
 };
 
 // x / √(mean x² + eps) · gain over a head; lanes past the head_dim hold zeros.
@@ -51,6 +54,11 @@ __device__ __forceinline__ void norm_head(const float* gain, float eps, const He
   raw.expand(g);
 #pragma unroll
   for (int e = 0; e < kVector; ++e) x[e] *= factor * g[e];
+}
+
+// x of a pair, turned; `turn` is (cos, ±sin).
+__device__ __forceinline__ float turned(float x, float partner, float2 turn) {
+  return __fmaf_rn(x, turn.x, __fmul_rn(partner, turn.y));
 }
 
 // (cos, ±sin) of this lane's elements, so that x · cos + partner · ±sin turns them; (1, 0) where
@@ -94,19 +102,25 @@ struct LaneTurn {
       other[e] = interleaved ? x[e ^ 1] : __shfl_sync(~0U, x[e], partner, lane.lanes);
     }
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) x[e] = x[e] * turn[e].x + other[e] * turn[e].y;
+    for (int e = 0; e < kVector; ++e) x[e] = turned(x[e], other[e], turn[e]);
   }
 };
 
-// Heads that are a power of two fill the warp in order, so one Walsh256 over their index bits turns
-// all of them.
-__device__ __forceinline__ void walsh_heads(const Walsh256& walsh, int log2, float (&x)[kVector]) {
-  const float top = __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(largest(x))));
-  const float range = range_scale(top);
-  walsh.apply<false>(x, range);
-  const float scale = 16.0F * rsqrtf(static_cast<float>(1 << log2)) * inverse_range(range);
+// 1 / √(2^log2), the same wherever the compiler knows log2 and where it does not.
+__device__ __forceinline__ float walsh_scale(int log2) {
+  const float half = __uint_as_float(static_cast<unsigned>(127 - (log2 + 1) / 2) << 23);
+  return log2 % 2 == 0 ? half : half * 1.41421356F;
+}
+
+// Of heads of 2^log2.
+__device__ __forceinline__ void walsh_head(int log2, float (&x)[kVector]) {
+  butterflies<1>(x);
+  butterflies<2>(x);
+  butterflies<4>(x);
+  for (int bit = 3; bit < log2; ++bit) lane_butterflies(x, 1U << (bit - 3));
+  const float scale = walsh_scale(log2);
 #pragma unroll
-  for (float& e : x) e *= scale;
+  for (float& e : x) e = __fmul_rn(e, scale);
 }
 
 // Any F ⊗ Walsh, plainly; `scratch` holds the head vector in shared memory.
@@ -141,10 +155,43 @@ static __device__ __noinline__ float round_quotient(float x, float scale) {
   return rintf(__fdiv_rn(x, scale));
 }
 
+// Codes of 0 … `highest`, of x / scale + zero: clamped as int16.
+class CodePacker {
+ public:
+  __device__ explicit CodePacker(int highest)
+      : highest_(static_cast<uint32_t>(highest) * 0x10001U) {}
+  // Four, a byte each; their low halves are the codes before clamping.
+  __device__ uint32_t four(const uint32_t* codes) const {
+    return __byte_perm(pair(codes[0], codes[1]), pair(codes[2], codes[3]), 0x6420);
+  }
+
+ private:
+  __device__ uint32_t pair(uint32_t a, uint32_t b) const {
+    return __vmins2(__vmaxs2(__byte_perm(a, b, 0x5410), 0), highest_);
+  }
+  uint32_t highest_;
+};
+
+// Eight codes, a byte each, as element group `at` of a row that stores `stored` bits.
+__device__ __forceinline__ void store_codes_of_eight(int stored, uint32_t first, uint32_t last,
+                                                     uint8_t* row, int at) {
+  if (stored == 8) {
+    reinterpret_cast<uint2*>(row)[at] = {first, last};
+    return;
+  }
+  const uint32_t low = (first & 0x00ff00ffU) | (first >> (8 - stored) & (0x00ff00ffU << stored));
+  const uint32_t high = (last & 0x00ff00ffU) | (last >> (8 - stored) & (0x00ff00ffU << stored));
+  const auto join = [&](uint32_t w) { return (w & 0xffffU) | w >> (16 - 2 * stored); };
+  const uint32_t word = (join(low) & 0xffffU) | (join(high) & 0xffffU) << (4 * stored);
+  if (stored == 4) reinterpret_cast<uint32_t*>(row)[at] = word;
+  if (stored == 2) reinterpret_cast<uint16_t*>(row)[at] = static_cast<uint16_t>(word);
+}
+
 // DESIGN.md section 4's cache quantiser. As in RowQuantizer, products with the reciprocal a little
 // high and a little low settle all but near-ties, which the division decides.
+template <int kCount>
 __device__ __forceinline__ void store_quantized(const HeadLane& lane, bool counts, int bits,
-                                                int stored, float clip, const float (&x)[kVector],
+                                                int stored, float clip, const float (&x)[kCount],
                                                 uint8_t* row, uint8_t* params) {
   constexpr float kRound = 12582912.0F;  // 1.5 · 2²³
   constexpr float kSpread = 0x1p-20F;
@@ -165,40 +212,30 @@ __device__ __forceinline__ void store_quantized(const HeadLane& lane, bool count
   top = __fmul_rn(clip, top);
   bottom = __fmul_rn(clip, bottom);
   const SmallDivisor divisor((1 << bits) - 1);
-  const float highest = divisor.n;
   const float scale = top == bottom ? 1.0F : divisor.divide(__fsub_rn(top, bottom));
   const float inverse = __fdividef(1.0F, scale);
   const float above = inverse * (1 + kSpread);
   const float below = inverse * (1 - kSpread);
   float zero = __fmaf_rn(-bottom, above, kRound) - kRound;
   if (zero != __fmaf_rn(-bottom, below, kRound) - kRound) zero = round_quotient(-bottom, scale);
-  uint32_t codes[kVector];
+  uint32_t codes[kCount];
   uint32_t differ = 0;
 #pragma unroll
-  for (int e = 0; e < kVector; ++e) {
-    const float high = __fmaf_rn(x[e], above, kRound + zero);
-    const float low = __fmaf_rn(x[e], below, kRound + zero);
-    differ |= __float_as_uint(high) ^ __float_as_uint(low);
-    codes[e] = __float_as_uint(fminf(fmaxf(high, kRound), kRound + highest));
+  for (int e = 0; e < kCount; ++e) {
+    codes[e] = __float_as_uint(__fmaf_rn(x[e], above, kRound + zero));
+    differ |= codes[e] ^ __float_as_uint(__fmaf_rn(x[e], below, kRound + zero));
   }
   if (differ != 0) {
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) {
-      const float q = round_quotient(x[e], scale) + zero;
-      codes[e] = __float_as_uint(fminf(fmaxf(q, 0.0F), highest) + kRound);
+    for (int e = 0; e < kCount; ++e) {
+      codes[e] = __float_as_uint(round_quotient(x[e], scale) + zero + kRound);
     }
   }
-  const uint32_t first = pack_bytes(codes[0], codes[1], codes[2], codes[3]);
-  const uint32_t last = pack_bytes(codes[4], codes[5], codes[6], codes[7]);
-  if (stored == 8) {
-    reinterpret_cast<uint2*>(row)[lane.i] = {first, last};
-  } else {
-    const uint32_t low = (first & 0x00ff00ffU) | (first >> (8 - stored) & (0x00ff00ffU << stored));
-    const uint32_t high = (last & 0x00ff00ffU) | (last >> (8 - stored) & (0x00ff00ffU << stored));
-    const auto join = [&](uint32_t w) { return (w & 0xffffU) | w >> (16 - 2 * stored); };
-    const uint32_t word = (join(low) & 0xffffU) | (join(high) & 0xffffU) << (4 * stored);
-    if (stored == 4) reinterpret_cast<uint32_t*>(row)[lane.i] = word;
-    if (stored == 2) reinterpret_cast<uint16_t*>(row)[lane.i] = static_cast<uint16_t>(word);
+  const CodePacker packer((1 << bits) - 1);
+#pragma unroll
+  for (int j = 0; j < kCount / kVector; ++j) {
+    const uint32_t* eight = codes + j * kVector;
+    store_codes_of_eight(stored, packer.four(eight), packer.four(eight + 4), row, lane.vector(j));
   }
   if (lane.i % kGroupLanes == 0) {
     reinterpret_cast<uint32_t*>(params)[lane.i / kGroupLanes * kTileTokens] =
@@ -206,44 +243,53 @@ __device__ __forceinline__ void store_quantized(const HeadLane& lane, bool count
   }
 }
 
-__device__ __forceinline__ void store_halves(const HeadLane& lane, const float (&x)[kVector],
+template <int kCount>
+__device__ __forceinline__ void store_halves(const HeadLane& lane, const float (&x)[kCount],
                                              void* to) {
   if (!lane.active()) return;
-  static_cast<uint4*>(to)[lane.i] = {pack_half2(x[0], x[1]), pack_half2(x[2], x[3]),
-                                     pack_half2(x[4], x[5]), pack_half2(x[6], x[7])};
+#pragma unroll
+  for (int j = 0; j < kCount / kVector; ++j) {
+    const float* e = x + j * kVector;
+    static_cast<uint4*>(to)[lane.vector(j)] = {pack_half2(e[0], e[1]), pack_half2(e[2], e[3]),
+                                               pack_half2(e[4], e[5]), pack_half2(e[6], e[7])};
+  }
 }
 
 // Norm, rotary and H; `scratch` is for those H that are not plain Walsh ones, which kGeneral says.
 template <bool kGeneral>
 __device__ __forceinline__ void turn_head(const HeadArgs& args, const float* gain,
-                                          const LaneTurn& turn, const Walsh256& walsh,
-                                          const HeadLane& lane, float (&x)[kVector],
-                                          float* scratch) {
+                                          const LaneTurn& turn, const HeadLane& lane,
+                                          float (&x)[kVector], float* scratch) {
   if (gain != nullptr) norm_head(gain, args.batch.eps, lane, x);
   if (args.rotary.dims > 0) turn.apply(args.rotary.interleaved, lane, x);
   if constexpr (kGeneral) {
     rotate_head(args.rotation, lane, x, scratch);
   } else if (args.rotation.m == 1) {
-    walsh_heads(walsh, args.rotation.log2, x);
+    walsh_head(args.rotation.log2, x);
   }
 }
 
 enum class Role { kQuery, kKey, kValue };
 
 // − centre, quantised, into the page of this position.
-template <Role kRole>
+template <Role kRole, int kCount>
 __device__ __forceinline__ void append(const CacheWriter& cache, uint8_t* block, int row, int head,
-                                       bool counts, const HeadLane& lane, float (&x)[kVector]) {
+                                       bool counts, const HeadLane& lane, float (&x)[kCount]) {
   constexpr bool kIsValue = kRole == Role::kValue;
   const PageLayout& layout = cache.layout;
   const float* center = kIsValue ? cache.value_center : cache.key_center;
   if (center != nullptr && lane.active()) {
-    RawVector<float> raw;
-    raw.load(center + head * lane.dim + lane.i * kVector);
-    float c[kVector];
-    raw.expand(c);
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) x[e] -= c[e];
+    for (int j = 0; j < kCount / kVector; ++j) {
+      RawVector<float> raw;
+      raw.load(center + head * lane.dim + lane.vector(j) * kVector);
+      float c[kVector];
+      raw.expand(c);
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) {
+        x[j * kVector + e] = __fsub_rn(x[j * kVector + e], c[e]);
+      }
+    }
   }
   const int stored = kIsValue ? layout.value_bits : layout.key_bits;
   uint8_t* codes = block + (kIsValue ? layout.value_row(row) : layout.key_row(row));

@@ -1,16 +1,16 @@
 // Row kernels: without a rotation, and with one.
 //
-// The rotation runs on tensor cores with float32 accuracy: a value enters as the sum of two
-// float16, high and low, against factors that are exact in float16 (±1; a factor that is not ±1 is
-// a sum of two as well). A power of two, from the row's maximum, keeps both terms in float16's
-// range. What is bf16 to begin with needs no low term at first. First the Walsh transform of up to
-// 256 consecutive elements in a warp's registers (Walsh256), then the dense factor across
-// [m][columns] through shared memory.
+// A rotation is a Walsh transform of up to 256 consecutive elements, by float32 additions, and then
+// a dense factor across [m][columns], on tensor cores with float32 accuracy: a value enters as the
+// sum of two float16, high and low, against factors that are exact in float16 (±1; a factor that is
+// not ±1 is a sum of two as well). A power of two, from the row's maximum, keeps both terms in
+// float16's range.
 #pragma once
 
 #include "kernels/cuda/early_launch.cuh"
+#include "kernels/cuda/fused/half_terms.cuh"
 #include "kernels/cuda/fused/row_pass.cuh"
-#include "kernels/cuda/fused/walsh.cuh"
+#include "kernels/cuda/fused/walsh_row.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace quarot::cuda {
@@ -20,19 +20,22 @@ namespace quarot::cuda {
 inline constexpr int kPadding = 16;
 __host__ __device__ constexpr int plane_pitch(int columns) { return 2 * columns + kPadding; }
 __host__ __device__ constexpr int code_pitch(int columns) { return columns + kPadding; }
-// Both planes, of high and of low terms.
+// What turning a row takes: both planes, of high and of low terms, or the floats.
 __host__ __device__ constexpr int plane_bytes(const RowRotation& rotation) {
+  if (rotation.log2 > 0) return walsh_bytes(rotation.log2);
   return 2 * ((rotation.m + 15) / 16) * 16 * plane_pitch(rotation.columns);
 }
+// Steps of 16 whose signs are in one word of the factor, and 1 twice, as float16.
+inline constexpr int kSignSteps = 4;
+inline constexpr uint32_t kOnes = 0x3c003c00U;
 __host__ __device__ constexpr int factor_bytes(const RowRotation& rotation) {
   const int tiles = (rotation.m + 15) / 16;
-  return rotation.terms * tiles * tiles * 512;
+  return rotation.terms == 1 ? tiles * ((tiles + kSignSteps - 1) / kSignSteps) * 128
+                             : 2 * tiles * tiles * 512;
 }
-// The rotation's tables into L2, before begin_early, by a block of kMaxRowThreads.
+// The rotation's factor into L2, before begin_early, by a block of kMaxRowThreads.
 __device__ __forceinline__ void prefetch_rotation(const RowRotation& rotation) {
   prefetch_bytes<kMaxRowThreads>(rotation.factor, factor_bytes(rotation));
-  prefetch_bytes<kMaxRowThreads>(kWalshTable.fragment[rotation.walsh_bits],
-                                 sizeof(kWalshTable.fragment[0]));
 }
 // What the squares of a row's vectors take, where it is normed.
 __host__ __device__ constexpr int square_bytes(const Rows& rows) {
@@ -118,15 +121,6 @@ __device__ __forceinline__ void store_codes(const Rows& args, const uint8_t* cod
   }
 }
 
-__device__ __forceinline__ void apply_signs(const int8_t* signs, int at, float (&x)[kVector]) {
-  const auto bytes = *reinterpret_cast<const uint2*>(signs + at);
-#pragma unroll
-  for (int e = 0; e < kVector; ++e) {
-    const uint32_t flip = (e < 4 ? bytes.x : bytes.y) << (24 - e % 4 * 8) & 0x80000000U;
-    x[e] = __uint_as_float(__float_as_uint(x[e]) ^ flip);
-  }
-}
-
 // The row in shared memory as the B operand of the dense factor: float16 planes [m][columns], high
 // terms and, unless kExact, low ones; rows up to a multiple of 16 are zero.
 template <bool kExact>
@@ -135,10 +129,13 @@ struct Planes {
   int pitch;
   int bytes;  // of a plane
 
+  template <bool kOther>
+  __device__ explicit Planes(const Planes<kOther>& planes)
+      : high(planes.high), pitch(planes.pitch), bytes(planes.bytes) {}
+  __device__ Planes(uint8_t* shared, int m, int columns)
+      : high(shared), pitch(plane_pitch(columns)), bytes((m + 15) / 16 * 16 * pitch) {}
   __device__ Planes(uint8_t* shared, const RowRotation& rotation)
-      : high(shared),
-        pitch(plane_pitch(rotation.columns)),
-        bytes((rotation.m + 15) / 16 * 16 * pitch) {}
+      : Planes(shared, rotation.m, rotation.columns) {}
   __device__ void clear_padding(int m) {
     for (int at = m * pitch + 16 * threadIdx.x; at < bytes; at += 16 * blockDim.x) {
       *reinterpret_cast<uint4*>(high + at) = {};
@@ -196,16 +193,15 @@ struct Planes {
 // are the last ones once more: computed and written twice, with the same values.
 template <int kTilesM, int kTilesN>
 struct WarpTiles {
-  // Of the factor, whose loads are under way at once.
-  static constexpr int kSteps = kTilesM * kTilesN == 1 ? 4 : 1;
-
   int tiles_m;
   int tiles_n;
   int first_m;
   int first_n;
 
   __device__ WarpTiles(const RowRotation& rotation, int warp)
-      : tiles_m((rotation.m + 15) / 16), tiles_n(rotation.columns / 16) {
+      : WarpTiles(rotation.m, rotation.columns, warp) {}
+  __device__ WarpTiles(int m, int columns, int warp)
+      : tiles_m((m + 15) / 16), tiles_n(columns / 16) {
     const int warps_n = (tiles_n + kTilesN - 1) / kTilesN;
     first_m = warp / warps_n * kTilesM;
     first_n = warp % warps_n * kTilesN;
@@ -213,60 +209,101 @@ struct WarpTiles {
   __device__ int m(int i) const { return min(first_m + i, tiles_m - 1); }
   __device__ int n(int j) const { return min(first_n + j, tiles_n - 1); }
 
-  // y[i][j]: the D fragments of columns 0…7 and 8…15 of a tile.
+  // y[i][j]: the D fragments of columns 0…7 and 8…15 of a tile. Rows past the factor's last are of
+  // no meaning, but no larger than its.
   template <bool kExact>
   __device__ void multiply(const RowRotation& rotation, const Planes<kExact>& x,
                            float (&y)[kTilesM][kTilesN][2][4]) const {
-    const int lane = threadIdx.x % 32;
-    const uint4* factor[kTilesM];
-    uint32_t column[kTilesN];
-#pragma unroll
-    for (int i = 0; i < kTilesM; ++i) {
-      factor[i] = static_cast<const uint4*>(rotation.factor) + m(i) * tiles_m * 32 + lane;
+    if (rotation.terms == 1) {
+      multiply_signs(rotation, x, y);
+    } else {
+      multiply_terms(rotation, x, y);
     }
-#pragma unroll
-    for (int j = 0; j < kTilesN; ++j) {
-      column[j] = shared_address(x.high) + lane % 16 * x.pitch + (n(j) * 16 + lane / 16 * 8) * 2;
-    }
-    for (int first = 0; first < tiles_m; first += kSteps) {
-      uint32_t a[kSteps][kTilesM][4];
-#pragma unroll
-      for (int i = 0; i < kSteps; ++i) load(factor, min(first + i, tiles_m - 1), a[i]);
-#pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        const int step = first + i;
-        if (step >= tiles_m) break;
-        uint32_t b[4];
-#pragma unroll
-        for (int j = 0; j < kTilesN; ++j) {
-          load_matrix_x4_transposed(b, column[j] + step * 16 * x.pitch);
-          multiply_tile(a[i], b, y, j);
-          if constexpr (!kExact) {
-            load_matrix_x4_transposed(b, column[j] + step * 16 * x.pitch + x.bytes);
-            multiply_tile(a[i], b, y, j);
-          }
-        }
-        if (rotation.terms == 1) continue;
-        load(factor, step + tiles_m * tiles_m, a[i]);
-#pragma unroll
-        for (int j = 0; j < kTilesN; ++j) {
-          load_matrix_x4_transposed(b, column[j] + step * 16 * x.pitch);
-          multiply_tile(a[i], b, y, j);
-        }
-      }
+  }
+  // Of numbers that are sums of two: the second's products with low terms are too small to count.
+  template <bool kExact>
+  __device__ void multiply_terms(const RowRotation& rotation, const Planes<kExact>& x,
+                                 float (&y)[kTilesM][kTilesN][2][4]) const {
+    const auto* factor = static_cast<const uint4*>(rotation.factor) + threadIdx.x % 32;
+    const Columns columns(*this, x.high, x.pitch);
+#pragma unroll 1
+    for (int step = 0; step < tiles_m; ++step) {
+      Fragments a;
+      load(factor, step, a);
+      multiply_step(a, x, columns, step, y);
+      load(factor + tiles_m * tiles_m * 32, step, a);
+      multiply_step(a, Planes<true>(x), columns, step, y);
     }
   }
 
  private:
-  __device__ static void load(const uint4* const (&factor)[kTilesM], int step,
-                              uint32_t (&a)[kTilesM][4]) {
+  using Fragments = uint32_t[kTilesM][4];
+  // Where this lane's rows of the column tiles begin, in shared memory.
+  struct Columns {
+    uint32_t at[kTilesN];
+
+    __device__ Columns(const WarpTiles& tiles, const uint8_t* plane, int pitch) {
+      const int lane = threadIdx.x % 32;
+#pragma unroll
+      for (int j = 0; j < kTilesN; ++j) {
+        at[j] = shared_address(plane) + lane % 16 * pitch + (tiles.n(j) * 16 + lane / 16 * 8) * 2;
+      }
+    }
+  };
+
+  // Of ±1: fragments are made from bits, of four steps in a word.
+  template <bool kExact>
+  __device__ void multiply_signs(const RowRotation& rotation, const Planes<kExact>& x,
+                                 float (&y)[kTilesM][kTilesN][2][4]) const {
+    const auto* signs = static_cast<const uint32_t*>(rotation.factor) + threadIdx.x % 32;
+    const Columns columns(*this, x.high, x.pitch);
+    const int groups = (tiles_m + kSignSteps - 1) / kSignSteps;
+    uint32_t word[kTilesM];
+    uint32_t next[kTilesM];
+#pragma unroll
+    for (int i = 0; i < kTilesM; ++i) next[i] = __ldg(signs + m(i) * groups * 32);
+#pragma unroll 1  // for fragments of few steps at a time, by registers
+    for (int step = 0; step < tiles_m; ++step) {
+      if (step % kSignSteps == 0) {
+        const int group = min(step / kSignSteps + 1, groups - 1);
+#pragma unroll
+        for (int i = 0; i < kTilesM; ++i) {
+          word[i] = next[i];
+          next[i] = __ldg(signs + (m(i) * groups + group) * 32);
+        }
+      }
+      Fragments a;
+#pragma unroll
+      for (int i = 0; i < kTilesM; ++i) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) a[i][r] = (word[i] << r & 0x80008000U) | kOnes;
+        word[i] <<= 4;
+      }
+      multiply_step(a, x, columns, step, y);
+    }
+  }
+  template <bool kExact>
+  __device__ void multiply_step(const Fragments& a, const Planes<kExact>& x, const Columns& columns,
+                                int step, float (&y)[kTilesM][kTilesN][2][4]) const {
+    uint32_t b[4];
+#pragma unroll
+    for (int j = 0; j < kTilesN; ++j) {
+      load_matrix_x4_transposed(b, columns.at[j] + step * 16 * x.pitch);
+      multiply_tile(a, b, y, j);
+      if constexpr (!kExact) {
+        load_matrix_x4_transposed(b, columns.at[j] + step * 16 * x.pitch + x.bytes);
+        multiply_tile(a, b, y, j);
+      }
+    }
+  }
+  __device__ void load(const uint4* factor, int step, Fragments& a) const {
 #pragma unroll
     for (int i = 0; i < kTilesM; ++i) {
-      const uint4 v = __ldg(factor[i] + step * 32);
+      const uint4 v = __ldg(factor + (m(i) * tiles_m + step) * 32);
       a[i][0] = v.x, a[i][1] = v.y, a[i][2] = v.z, a[i][3] = v.w;
     }
   }
-  __device__ static void multiply_tile(const uint32_t (&a)[kTilesM][4], const uint32_t (&b)[4],
+  __device__ static void multiply_tile(const Fragments& a, const uint32_t (&b)[4],
                                        float (&y)[kTilesM][kTilesN][2][4], int j) {
 #pragma unroll
     for (int i = 0; i < kTilesM; ++i) {
@@ -275,6 +312,17 @@ struct WarpTiles {
     }
   }
 };
+
+// Walsh over the low `bits` of the index bits of 256 elements, eight neighbours a lane. The order
+// of the bits, 0, 1, 5, 6, 7, 2, 3, 4, is the one that suits factor_rows.cu.
+__device__ __forceinline__ void walsh_256(int bits, float (&x)[kVector]) {
+  if (bits > 0) butterflies<1>(x);
+  if (bits > 1) butterflies<2>(x);
+  for (int bit = 5; bit < bits; ++bit) lane_butterflies(x, 1U << (bit - 3));
+  if (bits > 2) butterflies<4>(x);
+  if (bits > 3) lane_butterflies(x, 1);
+  if (bits > 4) lane_butterflies(x, 2);
+}
 
 // The row up to where the factor comes, in the planes. Returns the power of two it was scaled by.
 // kExact: the elements are bf16 as loaded, with nothing multiplied in.
@@ -291,23 +339,11 @@ __device__ __forceinline__ float fill_planes(const Rows& args, int row, uint8_t*
     if (rotation.signs != nullptr && element_of(i) < args.n) {
       apply_signs(rotation.signs, element_of(i), x[i]);
     }
+    walsh_256(rotation.walsh_bits, x[i]);
     top = fmaxf(top, largest(x[i]));
   }
   const float range = range_scale(largest_of_block(slots, top));
-
-  if (rotation.walsh_bits > 0) {
-    Planes<false> planes(shared, rotation);
-    planes.clear_padding(rotation.m);
-    const Walsh256 walsh(rotation.walsh_bits);
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int at = element_of(i);
-      if (at - static_cast<int>(threadIdx.x % 32) * kVector >= args.n) break;  // the whole warp
-      walsh.apply<kExact>(x[i], range);
-      if (at < args.n) planes.store(at, matrix_row(rotation, at), x[i]);
-    }
-  } else {
-    Planes<kExact> planes(shared, rotation);
+  const auto store = [&](auto planes) {
     planes.clear_padding(rotation.m);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -316,6 +352,11 @@ __device__ __forceinline__ float fill_planes(const Rows& args, int row, uint8_t*
       const int at = element_of(i);
       if (at < args.n) planes.store(at, matrix_row(rotation, at), x[i]);
     }
+  };
+  if (kExact && rotation.walsh_bits == 0) {
+    store(Planes<true>(shared, rotation));
+  } else {
+    store(Planes<false>(shared, rotation));
   }
   __syncthreads();
   return range;
@@ -323,14 +364,71 @@ __device__ __forceinline__ float fill_planes(const Rows& args, int row, uint8_t*
 
 // What the factor's products with those planes are of the result, but for the norm.
 __device__ __forceinline__ float plane_unit(const RowRotation& rotation, float range) {
-  const float walsh_unit = rotation.walsh_bits > 0 ? 16.0F : 1.0F;
-  return rotation.scale * walsh_unit * inverse_range(range);
+  return rotation.scale * inverse_range(range);
 }
 
-// As quantize_row, with the rotation; `shared` has room for the planes.
+// The factor's products quantised into `out`, by way of `shared`, whose planes nobody reads any
+// more. `top` is the largest magnitude of the row, `factor` what one of them is. Returns the scale.
+template <int kTilesM, int kTilesN>
+__device__ __forceinline__ float quantize_tiles(const Rows& args,
+                                                const WarpTiles<kTilesM, kTilesN>& tiles,
+                                                const float (&y)[kTilesM][kTilesN][2][4], float top,
+                                                float factor, uint8_t* shared, uint8_t* out) {
+  const RowQuantizer quantizer(args.quant, factor, top);
+  const int pitch = code_pitch(args.rotation.columns);
+  if (tiles.first_m < tiles.tiles_m) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kTilesM * kTilesN * 2; ++i) {  // halves of tiles, 8 columns each
+      const int m = tiles.m(i / 2 / kTilesN) * 16 + lane / 4;
+      const int n = tiles.n(i / 2 % kTilesN) * 16 + i % 2 * 8 + lane % 4 * 2;
+      const float(&e)[4] = y[i / 2 / kTilesN][i / 2 % kTilesN][i % 2];
+      const uint32_t codes = quantizer.quantize_rounded(e[0], e[1], e[2], e[3]);
+      uint8_t* to = shared + m * pitch + n;
+      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(codes);
+      *reinterpret_cast<uint16_t*>(to + 8 * pitch) = static_cast<uint16_t>(codes >> 16);
+    }
+  }
+  __syncthreads();
+  store_codes(args, shared, out);
+  return quantizer.scale();
+}
+
+template <int kTilesM, int kTilesN>
+__device__ __forceinline__ float largest_of(const float (&y)[kTilesM][kTilesN][2][4]) {
+  float top = 0;
+#pragma unroll
+  for (int i = 0; i < kTilesM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kTilesN; ++j) {
+      top = fmaxf(top, fmaxf(largest(y[i][j][0]), largest(y[i][j][1])));
+    }
+  }
+  return top;
+}
+
+// rotate_row where all is a Walsh transform, by as many of the block's threads as that takes.
+template <typename In>
+__device__ __forceinline__ float rotate_walsh_row(const Rows& args, int row, uint8_t* shared,
+                                                  uint8_t* out) {
+  constexpr int kBarrier = 1;
+  const AnyWalsh walsh(args.rotation);
+  auto* floats = reinterpret_cast<float*>(shared);
+  if (static_cast<int>(threadIdx.x) >= walsh_threads(walsh.log2())) return 0;
+  switch (args.operation) {
+    case RowOperation::kNorm:
+      return walsh_row<In, RowOperation::kNorm>(args, row, walsh, kBarrier, floats, out);
+    case RowOperation::kSwiglu:
+      return walsh_row<In, RowOperation::kSwiglu>(args, row, walsh, kBarrier, floats, out);
+    default:
+      return walsh_row<In, RowOperation::kPlain>(args, row, walsh, kBarrier, floats, out);
+  }
+}
+
+// As quantize_row, with a rotation that has a factor; `shared` has room for the planes.
 template <typename In, bool kExact, int kTilesM, int kTilesN>
-__device__ __forceinline__ float rotate_row(const Rows& args, int row, uint8_t* shared,
-                                            float* squares, uint8_t* out) {
+__device__ __forceinline__ float rotate_by_factor(const Rows& args, int row, uint8_t* shared,
+                                                  float* squares, uint8_t* out) {
   constexpr int kVectors = kTilesM * kTilesN;
   __shared__ float slots[kMaxRowThreads / 32];
   const RowRotation& rotation = args.rotation;
@@ -346,44 +444,29 @@ __device__ __forceinline__ float rotate_row(const Rows& args, int row, uint8_t* 
     }
   }
 
-  const float factor = norm_factor(args, squares) * plane_unit(rotation, range);
-  float top = 0;
-#pragma unroll
-  for (int i = 0; i < kVectors * 2; ++i) top = fmaxf(top, largest((&y[0][0][0])[i]));
-  const RowQuantizer quantizer(args.quant, factor, largest_of_block(slots, top));
-  const int codes = code_pitch(rotation.columns);
-  if (busy) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < kVectors * 2; ++i) {  // halves of tiles, 8 columns each
-      const int m = tiles.m(i / 2 / kTilesN) * 16 + lane / 4;
-      const int n = tiles.n(i / 2 % kTilesN) * 16 + i % 2 * 8 + lane % 4 * 2;
-      uint8_t* to = shared + m * codes + n;
-      uint32_t q[4];
-      quantizer.quantize((&y[0][0][0])[i], q);
-      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(__byte_perm(q[0], q[1], 0x0040));
-      *reinterpret_cast<uint16_t*>(to + 8 * codes) =
-          static_cast<uint16_t>(__byte_perm(q[2], q[3], 0x0040));
-    }
-  }
-  __syncthreads();
-  store_codes(args, shared, out);
-  return quantizer.scale();
+  return quantize_tiles(args, tiles, y, largest_of_block(slots, largest_of(y)),
+                        norm_factor(args, squares) * plane_unit(rotation, range), shared, out);
 }
 
-__device__ __forceinline__ uint8_t* output_row(const Rows& args, int row) {
-  return static_cast<uint8_t*>(args.quant.values) +
-         static_cast<size_t>(row) * args.n / (args.quant.pack_int4 ? 2 : 1);
+// With any rotation. The scale returned is thread 0's.
+template <typename In, bool kExact, int kTilesM, int kTilesN>
+__device__ __forceinline__ float rotate_row(const Rows& args, int row, uint8_t* shared,
+                                            float* squares, uint8_t* out) {
+  if (args.rotation.log2 > 0) return rotate_walsh_row<In>(args, row, shared, out);
+  return rotate_by_factor<In, kExact, kTilesM, kTilesN>(args, row, shared, squares, out);
 }
 
-template <typename In, int kVectors>
-__global__ void __launch_bounds__(kMaxRowThreads) quantize_kernel(const Rows args) {
+template <typename In, RowOperation kOperation, int kVectors>
+__global__ void __launch_bounds__(kMaxRowThreads, kVectors <= 4 ? 2 : 1)
+    quantize_kernel(const Rows args) {
   extern __shared__ __align__(16) uint8_t shared[];
   begin_early();
   wait_early();
+  Rows rows = args;
+  rows.operation = kOperation;  // known to the compiler
   const int row = blockIdx.x;
-  const float scale = quantize_row<In, kVectors>(args, row, reinterpret_cast<float*>(shared),
-                                                 output_row(args, row));
+  const float scale = quantize_row<In, kVectors>(rows, row, reinterpret_cast<float*>(shared),
+                                                 output_row(rows, row));
   if (threadIdx.x == 0) args.quant.scales[row] = scale;
 }
 
@@ -395,8 +478,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, kTilesM* kTilesN > 4 ? 1 : 2)
   wait_early();
   const int row = blockIdx.x;
   auto* squares = reinterpret_cast<float*>(shared + plane_bytes(args.rotation));
-  const float scale =
-      rotate_row<In, kExact, kTilesM, kTilesN>(args, row, shared, squares, output_row(args, row));
+  const float scale = rotate_by_factor<In, kExact, kTilesM, kTilesN>(args, row, shared, squares,
+                                                                     output_row(args, row));
   if (threadIdx.x == 0) args.quant.scales[row] = scale;
 }
 

@@ -28,25 +28,20 @@ __device__ __forceinline__ float fill_planes_in_turns(const Rows& args, int row,
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int at = element_of(base + i);
+      if (rotation.signs != nullptr && at < args.n) apply_signs(rotation.signs, at, x[i]);
+      walsh_256(rotation.walsh_bits, x[i]);
       if (at >= args.n) continue;
-      if (rotation.signs != nullptr) apply_signs(rotation.signs, at, x[i]);
       top = fmaxf(top, largest(x[i]));
       planes.keep(at, matrix_row(rotation, at), x[i]);
     }
   }
   const float range = range_scale(largest_of_block(slots, top));
-  const Walsh256 walsh(rotation.walsh_bits);
-  for (int i = 0; i * kMaxRowThreads * kVector < args.n; ++i) {
-    const int at = element_of(i);
-    float x[kVector] = {};
-    if (at < args.n) planes.take(at, matrix_row(rotation, at), x);
-    if (rotation.walsh_bits > 0) {
-      walsh.apply<false>(x, range);
-    } else {
+  for (int at = element_of(0); at < args.n; at += kMaxRowThreads * kVector) {
+    float x[kVector];
+    planes.take(at, matrix_row(rotation, at), x);
 #pragma unroll
-      for (float& e : x) e *= range;
-    }
-    if (at < args.n) planes.store(at, matrix_row(rotation, at), x);
+    for (float& e : x) e *= range;
+    planes.store(at, matrix_row(rotation, at), x);
   }
   __syncthreads();
   return range;
@@ -85,14 +80,14 @@ __global__ void __launch_bounds__(kMaxRowThreads, 2) rotate_cluster_kernel(const
   uint8_t* out = output_row(args, row) + tiles.first_n * 16 + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    uint32_t q[4];
-    quantizer.quantize(y[0][0][half], q);
+    const float(&e)[4] = y[0][0][half];
+    const uint32_t codes = quantizer.quantize_rounded(e[0], e[1], e[2], e[3]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int m = tiles.first_m * 16 + lane / 4 + 8 * i;
       if (m >= rotation.m) continue;
       *reinterpret_cast<uint16_t*>(out + m * rotation.columns + half * 8) =
-          static_cast<uint16_t>(__byte_perm(q[2 * i], q[2 * i + 1], 0x0040));
+          static_cast<uint16_t>(codes >> 16 * i);
     }
   }
 #endif

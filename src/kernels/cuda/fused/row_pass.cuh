@@ -54,6 +54,9 @@ __device__ __forceinline__ float silu(float x) {
   return x * inverse;
 }
 
+// To the same bits wherever it is done: nothing is left to contract with what follows.
+__device__ __forceinline__ float swiglu(float gate, float up) { return __fmul_rn(silu(gate), up); }
+
 __device__ __forceinline__ int element_of(int vector) {
   return (vector * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
 }
@@ -89,7 +92,7 @@ struct RawRow {
         float other[kVector];
         second[i].expand(other);
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) e[j] = silu(e[j]) * other[j];
+        for (int j = 0; j < kVector; ++j) e[j] = swiglu(e[j], other[j]);
       }
       if (args.operation == RowOperation::kNorm && at < args.n) {
         float sum = 0;
@@ -109,6 +112,18 @@ struct RawRow {
   }
 };
 
+__device__ __forceinline__ void apply_four_signs(const int8_t* signs, float* x) {
+  const auto four = *reinterpret_cast<const uint32_t*>(signs);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    x[e] = __uint_as_float(__float_as_uint(x[e]) ^ (four << (24 - 8 * e) & 0x80000000U));
+  }
+}
+__device__ __forceinline__ void apply_signs(const int8_t* signs, int at, float (&x)[kVector]) {
+  apply_four_signs(signs + at, x);
+  apply_four_signs(signs + at + 4, x + 4);
+}
+
 template <int kCount>
 __device__ __forceinline__ float largest(const float (&x)[kCount]) {
   float top = 0;
@@ -119,13 +134,19 @@ __device__ __forceinline__ float largest(const float (&x)[kCount]) {
 
 // Over the block, for every thread, of what is not negative. Each call of a kernel has its own
 // slots, so that one barrier is enough.
-__device__ __forceinline__ float largest_of_block(float (&slots)[kMaxRowThreads / 32], float top) {
+template <int kWarps>
+__device__ __forceinline__ float largest_of_block(float (&slots)[kWarps], float top) {
   top = __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(top)));
   if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = top;
   __syncthreads();
   const unsigned lane = threadIdx.x % 32;
   const float other = lane < blockDim.x / 32 ? slots[lane] : 0;
   return __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(other)));
+}
+
+// What a norm multiplies by, of the sum of the row's squares.
+__device__ __forceinline__ float norm_of(float squares, int n, float eps) {
+  return rsqrtf(__fadd_rn(__fdividef(squares, static_cast<float>(n)), eps));
 }
 
 // By each warp for itself, from the squares of the row's vectors: the same order, and so the same
@@ -136,7 +157,7 @@ __device__ __forceinline__ float norm_factor(const Rows& args, const float* squa
   for (int v = threadIdx.x % 32; v < args.n / kVector; v += 32) sum += squares[v];
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(~0U, sum, lane);
-  return rsqrtf(__fadd_rn(__fdividef(sum, static_cast<float>(args.n)), args.eps));
+  return norm_of(sum, args.n, args.eps);
 }
 
 // a / n, correctly rounded, for an integer n below 2²³ (Markstein 1990: with the correctly rounded
@@ -154,6 +175,15 @@ struct SmallDivisor {
   }
 };
 
+// The low bytes of four words.
+__device__ __forceinline__ uint32_t pack_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+// Eight int4: the low nibbles of `low`'s bytes and, above each, those of `high`'s.
+__device__ __forceinline__ uint32_t pack_nibbles(uint32_t low, uint32_t high) {
+  return (low & 0x0f0f0f0fU) | (high << 4 & 0xf0f0f0f0U);
+}
+
 // q = clamp(round-half-even(y / scale)), y = x · factor. The product with the reciprocal, once a
 // little high and once a little low, gives the same integer twice unless y / scale is within its
 // error of a tie; then the division decides. Adding 1.5 · 2²³ rounds to an integer and leaves it in
@@ -166,9 +196,9 @@ class RowQuantizer {
     const SmallDivisor highest((1 << (quant.bits - 1)) - 1);
     const float y = __fmul_rn(top, factor);
     scale_ = y > 0 ? highest.divide(__fmul_rn(quant.clip, y)) : 1.0F;
-    const float inverse = __fdividef(factor, scale_);
-    high_ = inverse * (1 + kSpread);
-    low_ = inverse * (1 - kSpread);
+    inverse_ = __fdividef(factor, scale_);
+    high_ = inverse_ * (1 + kSpread);
+    low_ = inverse_ * (1 - kSpread);
     highest_ = kRound + highest.n;
     lowest_ = kRound - highest.n - 1;
   }
@@ -190,6 +220,12 @@ class RowQuantizer {
       codes[i] = clamp(round_quotient(__fmul_rn(x[i], factor_), scale_) + kRound);
     }
   }
+  // Four codes, a byte each, of what carries round-off already: a tie may fall to either side.
+  // They are clamped as int16, which has room for clips down to 1/256.
+  __device__ uint32_t quantize_rounded(float a, float b, float c, float d) const {
+    const uint32_t low = clamp_pair(rounded(a), rounded(b));
+    return __byte_perm(low, clamp_pair(rounded(c), rounded(d)), 0x6420);
+  }
 
  private:
   static constexpr float kRound = 12582912.0F;
@@ -201,22 +237,28 @@ class RowQuantizer {
   __device__ uint32_t clamp(float q) const {
     return __float_as_uint(fminf(fmaxf(q, lowest_), highest_));
   }
+  __device__ uint32_t rounded(float x) const {
+    return __float_as_uint(__fmaf_rn(x, inverse_, kRound));
+  }
+  // Of the low halves.
+  __device__ uint32_t clamp_pair(uint32_t a, uint32_t b) const {
+    const uint32_t highest = __byte_perm(__float_as_uint(highest_), 0, 0x1010);
+    const uint32_t lowest = __byte_perm(__float_as_uint(lowest_), 0, 0x1010);
+    return __vmins2(__vmaxs2(__byte_perm(a, b, 0x5410), lowest), highest);
+  }
 
   float factor_;
   float scale_;
+  float inverse_;
   float highest_;
   float lowest_;
   float high_;
   float low_;
 };
 
-// The low bytes of four words.
-__device__ __forceinline__ uint32_t pack_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
-}
-// Eight int4: the low nibbles of `low`'s bytes and, above each, those of `high`'s.
-__device__ __forceinline__ uint32_t pack_nibbles(uint32_t low, uint32_t high) {
-  return (low & 0x0f0f0f0fU) | (high << 4 & 0xf0f0f0f0U);
+__device__ __forceinline__ uint8_t* output_row(const Rows& args, int row) {
+  return static_cast<uint8_t*>(args.quant.values) +
+         static_cast<size_t>(row) * args.n / (args.quant.pack_int4 ? 2 : 1);
 }
 
 }  // namespace quarot::cuda

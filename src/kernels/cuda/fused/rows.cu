@@ -4,7 +4,9 @@
 #include "base/error.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/early_launch.cuh"
+#include "kernels/cuda/fused/factor_rows.h"
 #include "kernels/cuda/fused/rotate_cluster.cuh"
+#include "kernels/cuda/fused/walsh_rows.h"
 
 namespace quarot::cuda {
 namespace {
@@ -40,21 +42,33 @@ Status launch(Kernel kernel, const Rows& rows, int threads, int shared, cudaStre
                       stream, rows);
 }
 
-template <typename In>
+template <typename In, RowOperation kOperation>
 Status quantize(const Rows& rows, cudaStream_t stream) {
   const int vectors = ceil_div(rows.n, kVector);
   const int squares = square_bytes(rows);
+  const auto run = [&]<int kVectors>(int threads) {
+    return launch(quantize_kernel<In, kOperation, kVectors>, rows, threads, squares, stream);
+  };
   for (const int threads : {128, 256, kMaxRowThreads}) {
     const int each = ceil_div(vectors, threads);
-    if (each <= 1)
-      return launch(quantize_kernel<In, 1>, rows, ceil_div(vectors, 32) * 32, squares, stream);
-    if (each <= 2) return launch(quantize_kernel<In, 2>, rows, threads, squares, stream);
-    if (each <= 4) return launch(quantize_kernel<In, 4>, rows, threads, squares, stream);
-    if (each <= 8 && threads == kMaxRowThreads) {
-      return launch(quantize_kernel<In, 8>, rows, threads, squares, stream);
-    }
+    if (each <= 1) return run.template operator()<1>(ceil_div(vectors, 32) * 32);
+    if (each <= 2) return run.template operator()<2>(threads);
+    if (each <= 4) return run.template operator()<4>(threads);
+    if (each <= 8 && threads == kMaxRowThreads) return run.template operator()<8>(threads);
   }
   return too_wide(rows);
+}
+
+template <typename In>
+Status quantize(const Rows& rows, cudaStream_t stream) {
+  switch (rows.operation) {
+    case RowOperation::kNorm:
+      return quantize<In, RowOperation::kNorm>(rows, stream);
+    case RowOperation::kSwiglu:
+      return quantize<In, RowOperation::kSwiglu>(rows, stream);
+    default:
+      return quantize<In, RowOperation::kPlain>(rows, stream);
+  }
 }
 
 template <typename In, bool kExact, int kTilesM, int kTilesN>
@@ -83,8 +97,8 @@ Status launch_cluster(const Rows& rows, cudaStream_t stream) {
                       kMaxRowThreads, shared, stream, rows, kClusterBlocks);
 }
 
-// The first of the shapes a warp's tiles can have with which the row needs few enough warps, in the
-// order that measured best.
+// Those that factor_rows.cu does not take, by the first of the shapes a warp's tiles can have with
+// which the row needs few enough warps.
 template <typename In, bool kExact>
 Status rotate(const Rows& rows, cudaStream_t stream) {
   const RowRotation& r = rows.rotation;
@@ -94,18 +108,9 @@ Status rotate(const Rows& rows, cudaStream_t stream) {
     if (launched || warps > most_warps) return;
     launched = launch_rotate<In, kExact, kTilesM, kTilesN>(rows, warps, stream);
   };
-  const int tiles_m = ceil_div(r.m, 16);
-  if (tiles_m <= 2) attempt.template operator()<1, 4>(8);
-  if (tiles_m % 2 == 0) attempt.template operator()<2, 2>(8);
   attempt.template operator()<1, 1>(8);
-  attempt.template operator()<1, 2>(8);
-  attempt.template operator()<2, 1>(8);
-  attempt.template operator()<3, 1>(8);
   attempt.template operator()<2, 1>(16);
-  attempt.template operator()<3, 1>(16);
   attempt.template operator()<4, 1>(16);
-  attempt.template operator()<5, 1>(16);
-  attempt.template operator()<4, 2>(16);
   attempt.template operator()<8, 1>(16);
   return launched.value_or(too_wide(rows));
 }
@@ -126,9 +131,11 @@ Status dispatch(const Rows& rows, cudaStream_t stream) {
 Status quantize_rows(const Rows& rows, cudaStream_t stream) {
   QUAROT_RETURN_IF_ERROR(check_rows(rows));
   QUAROT_ASSIGN_OR_RETURN(const Device device, current_device());
+  if (rows.rotation.log2 > 0) return rotate_walsh_rows(rows, stream);
   if (rows.rotation.m > 0 && suits_cluster(rows, device)) {
     return launch_cluster(rows, stream);
   }
+  if (suits_factor_rows(rows)) return rotate_factor_rows(rows, stream);
   return rows.element == Element::kFloat32 ? dispatch<float>(rows, stream)
                                            : dispatch<__nv_bfloat16>(rows, stream);
 }
