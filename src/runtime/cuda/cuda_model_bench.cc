@@ -1,6 +1,6 @@
 // Speed and memory of whole models of random weights on the GPU, against 16 bits.
 //
-//   cuda_model_bench [llama-2-7b|llama-3-8b|…]
+//   cuda_model_bench [llama-2-7b|llama-3-8b|… [blocks|decode]]
 //
 // One transformer block (the difference between models of three layers and of one), prefilling
 // sequences of 2048 tokens; whole-model decoding, from the host's call to its logits; memory in
@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string_view>
 
 #include "kernels/cuda/attention/attention.h"
 #include "model/synthetic.h"
@@ -279,7 +280,8 @@ void bench_decode(const ModelConfig& config) {
 int main(int argc, char** argv) {
   const quarot::ModelConfig config =
       quarot::must(quarot::published_config(argc > 1 ? argv[1] : "llama-2-7b"));
-  quarot::bench_decode(config);
-  quarot::bench_blocks(config);
+  const std::string_view part = argc > 2 ? argv[2] : "";
+  if (part != "blocks") quarot::bench_decode(config);
+  if (part != "decode") quarot::bench_blocks(config);
   return 0;
 }

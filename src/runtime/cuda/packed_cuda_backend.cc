@@ -172,7 +172,7 @@ Status PackedCudaBackend::quantize(RowTask task, const PackedWeight& reader,
   return {};
 }
 
-Status PackedCudaBackend::multiply(const PackedWeight& weight, float* y, bool accumulate) {
+Gemm PackedCudaBackend::product(const PackedWeight& weight, float* y) const {
   Gemm product;
   product.m = rows();
   product.n = weight.outputs;
@@ -184,8 +184,13 @@ Status PackedCudaBackend::multiply(const PackedWeight& weight, float* y, bool ac
   product.weight = weight.values.data();
   product.weight_scales = weight.scales.data();
   product.bias = weight.bias.data();
-  product.residual = accumulate ? y : nullptr;
   product.output = y;
+  return product;
+}
+
+Status PackedCudaBackend::multiply(const PackedWeight& weight, float* y, bool accumulate) {
+  Gemm product = this->product(weight, y);
+  product.residual = accumulate ? y : nullptr;
   product.workspace = gemm_workspace_.data();
   return gemm(product, stream());
 }
@@ -314,18 +319,23 @@ void PackedCudaBackend::project_output(int64_t layer) {
 
 void PackedCudaBackend::project_gate_up(int64_t layer) {
   enqueue([&] {
-    return multiply(model_.layers[static_cast<size_t>(layer)].gate_up, gate_up_.data(), false);
+    const PackedWeight& weight = model_.layers[static_cast<size_t>(layer)].gate_up;
+    Gemm gating = product(weight, gate_up_.data());
+    gating.gated = gated_ = gemm_gates(gating);
+    return gated_ ? gemm(gating, stream()) : multiply(weight, gate_up_.data(), false);
   });
 }
 
 void PackedCudaBackend::gate(int64_t layer) {
   enqueue([&] {
     RowTask task;
-    task.source = RowSource::kSwiGlu;
-    task.width = config_.ffn;
+    task.width = task.x_stride = config_.ffn;
     task.x = gate_up_.data();
-    task.up = gate_up_.data() + config_.ffn;
-    task.x_stride = task.up_stride = 2 * config_.ffn;
+    if (!gated_) {
+      task.source = RowSource::kSwiGlu;
+      task.up = gate_up_.data() + config_.ffn;
+      task.x_stride = task.up_stride = 2 * config_.ffn;
+    }
     return quantize(task, model_.layers[static_cast<size_t>(layer)].down, model_.ffn.get());
   });
 }

@@ -61,6 +61,8 @@ class PackedCudaBackend final : public CudaBackend<__half> {
   // Makes the rows of `task` the input of `reader`: by the fused kernel, by the plain one where
   // that has no such shape, or, left to it in rows_, by the product itself.
   Status quantize(RowTask task, const PackedWeight& reader, const Rotation* rotation);
+  Gemm product(const PackedWeight& weight, float* y) const;
+  // Into y; or, accumulating, onto it.
   Status multiply(const PackedWeight& weight, float* y, bool accumulate);
   PagedCache cache_of(int64_t layer, const ChunkRun& run);
   HeadBatch heads_of(int64_t layer) const;
@@ -79,7 +81,9 @@ class PackedCudaBackend final : public CudaBackend<__half> {
   DeviceArray<float> scales_;   // [rows]
   GemmActivations values_type_ = GemmActivations::kInt8;
   std::optional<Rows> rows_;  // or what the next product quantises
-  DeviceArray<float> qkv_, attention_, gate_up_;
+  DeviceArray<float> qkv_, attention_;
+  DeviceArray<float> gate_up_;  // [rows, 2 · ffn]; or, where the product gates, [rows, ffn]
+  bool gated_ = false;
   DeviceArray<__half> query_;
   DeviceArray<uint8_t> gemm_workspace_, attention_workspace_;
 

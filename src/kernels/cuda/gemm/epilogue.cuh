@@ -7,6 +7,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/fused/row_pass.cuh"
+
 namespace quarot::cuda {
 
 struct Epilogue {
@@ -66,7 +68,9 @@ class Columns {
       }
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        y.element[i] = from_float<Out>(value(sums[i], scale, i, residual.element[i]));
+        float x = value(sums[i], scale, i);
+        if (epilogue_.residual != nullptr) x = __fadd_rn(x, to_float(residual.element[i]));
+        y.element[i] = from_float<Out>(x);
       }
     }
     if (whole) {
@@ -77,6 +81,12 @@ class Columns {
         if (column_ + i < epilogue_.n) output[i] = y.element[i];
       }
     }
+  }
+
+  // What sum i of a token becomes, but for the residual; `scale` is the token's.
+  __device__ __forceinline__ float value(int32_t sum, float scale, int i) const {
+    const float y = __fmul_rn(__fmul_rn(__int2float_rn(sum), scale), scale_[i]);
+    return epilogue_.bias != nullptr ? __fadd_rn(y, bias_[i]) : y;
   }
 
  private:
@@ -95,17 +105,40 @@ class Columns {
       }
     }
   }
-  __device__ __forceinline__ float value(int32_t sum, float scale, int i, Out residual) const {
-    float y = __fmul_rn(__fmul_rn(__int2float_rn(sum), scale), scale_[i]);
-    if (epilogue_.bias != nullptr) y = __fadd_rn(y, bias_[i]);
-    if (epilogue_.residual != nullptr) y = __fadd_rn(y, to_float(residual));
-    return y;
-  }
-
   const Epilogue& epilogue_;
   int column_;
   float scale_[kWidth];
   float bias_[kWidth];
+};
+
+// Four adjacent channels of silu(gate) · up, from `column` on.
+class GatedColumns {
+ public:
+  __device__ __forceinline__ GatedColumns(const Epilogue& epilogue, int column)
+      : epilogue_(epilogue),
+        column_(column),
+        gate_(epilogue, column),
+        up_(epilogue, epilogue.n / 2 + column) {}
+
+  __device__ __forceinline__ void store(int token, const int4& gates, const int4& ups) const {
+    if (token >= epilogue_.m) return;
+    const float scale = epilogue_.activation_scales[token];
+    float* output = static_cast<float*>(epilogue_.output) +
+                    static_cast<int64_t>(token) * (epilogue_.n / 2) + column_;
+    *reinterpret_cast<float4*>(output) = {
+        gated(gates.x, ups.x, scale, 0), gated(gates.y, ups.y, scale, 1),
+        gated(gates.z, ups.z, scale, 2), gated(gates.w, ups.w, scale, 3)};
+  }
+
+ private:
+  __device__ __forceinline__ float gated(int32_t gate, int32_t up, float scale, int i) const {
+    return swiglu(gate_.value(gate, scale, i), up_.value(up, scale, i));
+  }
+
+  const Epilogue& epilogue_;
+  int column_;
+  Columns<float, 4> gate_;
+  Columns<float, 4> up_;
 };
 
 }  // namespace quarot::cuda

@@ -77,6 +77,10 @@ Status check_path(const Gemm& p, const Device& device, GemmPath path) {
                  "gemm: streaming takes up to {} tokens and a workspace; m = {}, workspace {}",
                  kStreamRows, p.m, p.workspace);
   }
+  if (p.gated && (path != GemmPath::kWgmma || !wgmma_gates(p, device))) {
+    return error(ErrorCode::kUnsupported,
+                 "gemm: only products that gemm_gates allows are gated; m = {}, n = {}", p.m, p.n);
+  }
   if (p.rows != nullptr && (path != GemmPath::kStream || p.m != 1 || p.rows->n != p.k ||
                             p.output_type != GemmOutput::kFloat32 || !gemm_quantizes(*p.rows))) {
     return error(ErrorCode::kUnsupported,
@@ -91,6 +95,12 @@ Result<GemmActivations> gemm_activations(int64_t m, int64_t k) {
   QUAROT_ASSIGN_OR_RETURN(const Device device, current_device());
   const bool int4 = device.capability / 10 == 8 && m > kStreamRows && k % 32 == 0;
   return int4 ? GemmActivations::kInt4 : GemmActivations::kInt8;
+}
+
+bool gemm_gates(const Gemm& problem) {
+  const Result<Device> device = current_device();
+  return device.ok() && best_path(problem, *device) == GemmPath::kWgmma &&
+         wgmma_gates(problem, *device);
 }
 
 Status gemm(const Gemm& problem, cudaStream_t stream, GemmPath path) {

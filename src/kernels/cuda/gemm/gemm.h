@@ -55,6 +55,10 @@ struct Gemm {
   const float* bias = nullptr;           // [n]
   const void* residual = nullptr;        // [m, n] of the output's type; may be the output
   GemmOutput output_type = GemmOutput::kFloat32;
+  // SwiGLU on the way: channels from n / 2 on are the values that the others, in their order, gate,
+  // and the output, [m, n / 2] of float32, is silu(y[t, c]) · y[t, n / 2 + c]. As gemm_gates
+  // allows.
+  bool gated = false;
   void* output = nullptr;  // [m, n]
   // For kStream: gemm_workspace_bytes(m, n) bytes, zero before the first use and left zero by every
   // use; not to be shared by launches that may run at the same time.
@@ -67,6 +71,9 @@ Result<GemmActivations> gemm_activations(int64_t m, int64_t k);
 // Whether a product can make its activations of these rows itself: where the current device's
 // blocks have room for it.
 bool gemm_quantizes(const Rows& rows);
+
+// Whether a product, but for its pointers as kAutomatic would take it, can be gated.
+bool gemm_gates(const Gemm& problem);
 
 // Enough for every launch of up to m tokens and up to n output channels.
 int64_t gemm_workspace_bytes(int64_t m, int64_t n);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -255,11 +256,11 @@ TEST(GemmRowsTest, EqualsQuantisingFirst) {
     bool rotates;
   } kTests[] = {
       {12288, RowOperation::kNorm, 1, 12, 1, false}, {960, RowOperation::kNorm, 36, 4, 1, false},
-      {1000, RowOperation::kNorm, 1, 13, 1, false},  {6144, RowOperation::kNorm, 1, 12, 1, true},
-      {960, RowOperation::kNorm, 36, 4, 1, true},    {4096, RowOperation::kPlain, 1, 5, 128, true},
-      {576, RowOperation::kPlain, 36, 0, 16, true},  {8192, RowOperation::kPlain, 1, 6, 128, true},
-      {576, RowOperation::kSwiglu, 12, 7, 1, true},  {2048, RowOperation::kSwiglu, 44, 7, 1, true},
-      {896, RowOperation::kSwiglu, 76, 6, 1, false}};
+      {1000, RowOperation::kNorm, 1, 13, 1, false},  {1000, RowOperation::kNorm, 1, 13, 1, true},
+      {6144, RowOperation::kNorm, 1, 12, 1, true},   {960, RowOperation::kNorm, 36, 4, 1, true},
+      {4096, RowOperation::kPlain, 1, 5, 128, true}, {576, RowOperation::kPlain, 36, 0, 16, true},
+      {8192, RowOperation::kPlain, 1, 6, 128, true}, {576, RowOperation::kSwiglu, 12, 7, 1, true},
+      {2048, RowOperation::kSwiglu, 44, 7, 1, true}, {896, RowOperation::kSwiglu, 76, 6, 1, false}};
   for (const auto& t : kTests) {
     const int width = (t.m << t.log2) * t.inner;
     SCOPED_TRACE(::testing::Message() << t.outputs << " of " << width);
@@ -310,6 +311,65 @@ TEST(GemmRowsTest, EqualsQuantisingFirst) {
     }
     EXPECT_EQ(outputs[0], outputs[1]);
   }
+}
+
+// A gated product is what SwiGLU makes of the product, to the bit: the codes of both are equal.
+TEST(GemmGatedTest, EqualsGatingAfterwards) {
+  if (!device_present()) GTEST_SKIP() << "no CUDA device is here";
+  constexpr struct {
+    int64_t m, n, k;
+    bool bias;
+  } kTests[] = {{300, 22016, 256, false}, {2048, 3072, 576, true}};
+  for (const auto& t : kTests) {
+    SCOPED_TRACE(::testing::Message() << t.m << " x " << t.n);
+    const Problem problem(t.m, t.n, t.k, GemmActivations::kInt8, 13);
+    const DeviceBuffer<uint8_t> activations(problem.packed_activations);
+    const DeviceBuffer<uint8_t> weight(problem.packed_weight);
+    const DeviceBuffer<float> activation_scales(
+        std::vector<float>(static_cast<size_t>(t.m), 1e-3F));
+    const DeviceBuffer<float> weight_scales(problem.weight_scales);
+    const DeviceBuffer<float> bias(problem.bias);
+    Gemm p = problem.arguments;
+    p.activations = activations.get();
+    p.weight = weight.get();
+    p.activation_scales = activation_scales.get();
+    p.weight_scales = weight_scales.get();
+    p.bias = t.bias ? bias.get() : nullptr;
+    if (!gemm_gates(p)) GTEST_SKIP() << "not on this device";
+    std::vector<uint8_t> codes[2];
+    std::vector<float> scales[2];
+    for (const bool gated : {false, true}) {
+      DeviceBuffer<float> output(static_cast<size_t>(t.m * t.n));
+      output.fill_bytes(0xff);
+      p.gated = gated;
+      p.output = output.get();
+      const Status status = gemm(p, nullptr);
+      ASSERT_TRUE(status.ok()) << status.error().message();
+      DeviceBuffer<uint8_t> values(static_cast<size_t>(t.m * t.n / 2));
+      DeviceBuffer<float> row_scales(static_cast<size_t>(t.m));
+      Rows rows;
+      rows.element = Element::kFloat32;
+      rows.rows = static_cast<int>(t.m);
+      rows.n = static_cast<int>(t.n / 2);
+      rows.operation = gated ? RowOperation::kPlain : RowOperation::kSwiglu;
+      rows.x = output.get();
+      rows.second = output.get() + rows.n;
+      rows.stride = gated ? rows.n : t.n;
+      rows.quant = {8, false, 1.0F, values.get(), row_scales.get()};
+      ASSERT_TRUE(quantize_rows(rows, nullptr).ok());
+      require(cudaDeviceSynchronize(), "gemm");
+      codes[gated ? 1 : 0] = values.download();
+      scales[gated ? 1 : 0] = row_scales.download();
+    }
+    EXPECT_EQ(scales[0], scales[1]);
+    EXPECT_EQ(codes[0], codes[1]);
+    EXPECT_GT(std::ranges::count_if(codes[0], [](uint8_t code) { return code != 0; }), t.n);
+  }
+  Gemm small;
+  small.m = 4;
+  small.n = 512;
+  small.k = 256;
+  EXPECT_FALSE(gemm_gates(small));
 }
 
 TEST(GemmArgumentsTest, SayWhatIsWrong) {

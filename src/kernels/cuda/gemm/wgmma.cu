@@ -57,16 +57,16 @@ struct Maps {
   CUtensorMap weight;
 };
 
-// For stages of T, of whose weights each of `share` blocks copies a part.
+// For stages of T, whose weights come `strips` at a time.
 template <typename T>
-Result<Maps> tensor_maps(const Gemm& p, int share) {
+Result<Maps> tensor_maps(const Gemm& p, int strips) {
   QUAROT_ASSIGN_OR_RETURN(const CUtensorMap activations,
                           tensor_map(p.activations, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, p.k, p.m,
                                      kStepColumns, T::kTokens, CU_TENSOR_MAP_SWIZZLE_128B));
   QUAROT_ASSIGN_OR_RETURN(
       const CUtensorMap weight,
       tensor_map(p.weight, CU_TENSOR_MAP_DATA_TYPE_INT64, 8, column_blocks(p.k) * kBlockBytes / 8,
-                 row_blocks(p.n), kStepBlocks * kBlockBytes / 8, T::kStrips / share,
+                 row_blocks(p.n), kStepBlocks * kBlockBytes / 8, strips,
                  CU_TENSOR_MAP_SWIZZLE_NONE));
   return Maps{activations, weight};
 }
@@ -92,26 +92,33 @@ Status launch(Kernel kernel, dim3 grid, int cluster_blocks, int shared_bytes, cu
   return check(cudaLaunchKernelEx(&config, kernel, args...), "gemm (wgmma)");
 }
 
-template <int kShare>
+template <int kShare, typename Out, bool kGated>
 Status launch_large(const Gemm& p, const Device& device, cudaStream_t stream) {
   using T = LargeTile;
-  QUAROT_ASSIGN_OR_RETURN(const Maps maps, tensor_maps<T>(p, kShare));
+  constexpr int kStrips = kCopyStrips<T, kShare, kGated>;
+  QUAROT_ASSIGN_OR_RETURN(const Maps maps, tensor_maps<T>(p, kStrips));
   Schedule schedule{};
   schedule.channel_tiles = ceil_divide(p.n, T::kChannels);
   schedule.token_tiles = ceil_divide(p.m, kShare * T::kTokens);
   schedule.group = kGroupTokens / (kShare * T::kTokens);
   schedule.steps = ceil_divide(p.k, kStepColumns);
+  schedule.apart = static_cast<int>(row_blocks(p.n) / 2);
   const dim3 grid(kShare * std::min(device.multiprocessors / kShare, schedule.tiles()));
+  return launch(gemm_wgmma<kShare, Out, kGated>, grid, kShare, sizeof(LargeShared), stream,
+                maps.activations, maps.weight, schedule, epilogue_of(p));
+}
+
+template <int kShare>
+Status launch_large(const Gemm& p, const Device& device, cudaStream_t stream) {
   return with_output_type(p.output_type, [&]<typename Out>(std::type_identity<Out>) {
-    return launch(gemm_wgmma<kShare, Out>, grid, kShare, sizeof(LargeShared), stream,
-                  maps.activations, maps.weight, schedule, epilogue_of(p));
+    return launch_large<kShare, Out, false>(p, device, stream);
   });
 }
 
 template <int kTokens, int kSplit>
 Status launch_split(const Gemm& p, cudaStream_t stream) {
   using T = SmallTile<kTokens>;
-  QUAROT_ASSIGN_OR_RETURN(const Maps maps, tensor_maps<T>(p, 1));
+  QUAROT_ASSIGN_OR_RETURN(const Maps maps, tensor_maps<T>(p, T::kStrips));
   const dim3 grid(kSplit * ceil_divide(p.n, T::kChannels), ceil_divide(p.m, kTokens));
   const int steps = ceil_divide(p.k, kStepColumns);
   return with_output_type(p.output_type, [&]<typename Out>(std::type_identity<Out>) {
@@ -134,10 +141,10 @@ double cost(const Gemm& p, const Device& device, int channels, int tokens, int s
   return ceil_divide(tiles, device.multiprocessors) * (steps * step + kFixedCycles);
 }
 
-}  // namespace
+using Launch = Status (*)(const Gemm&, cudaStream_t);
 
-Status launch_wgmma(const Gemm& p, const Device& device, cudaStream_t stream) {
-  using Launch = Status (*)(const Gemm&, cudaStream_t);
+// The cheapest of the small tiles, or null where large ones are as cheap.
+Launch small_tiles(const Gemm& p, const Device& device) {
   const struct {
     int tokens;
     int split;
@@ -155,7 +162,20 @@ Status launch_wgmma(const Gemm& p, const Device& device, cudaStream_t stream) {
       best = choice.launch;
     }
   }
-  if (best != nullptr) return best(p, stream);
+  return best;
+}
+
+}  // namespace
+
+bool wgmma_gates(const Gemm& p, const Device& device) {
+  return p.n % LargeTile::kChannels == 0 && p.m > LargeTile::kTokens &&
+         p.output_type == GemmOutput::kFloat32 && p.residual == nullptr &&
+         small_tiles(p, device) == nullptr;
+}
+
+Status launch_wgmma(const Gemm& p, const Device& device, cudaStream_t stream) {
+  if (p.gated) return launch_large<2, float, true>(p, device, stream);
+  if (const Launch small = small_tiles(p, device)) return small(p, stream);
   return p.m > LargeTile::kTokens ? launch_large<2>(p, device, stream)
                                   : launch_large<1>(p, device, stream);
 }

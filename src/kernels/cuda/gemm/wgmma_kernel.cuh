@@ -23,6 +23,7 @@ struct Schedule {
   int token_tiles;  // of kShare · kTokens
   int group;        // token tiles in a group
   int steps;        // of k
+  int apart;        // gated: strips from the gates to the values
 
   __host__ __device__ int tiles() const { return channel_tiles * token_tiles; }
   __device__ void locate(int tile, int& channel_tile, int& token_tile) const {
@@ -55,7 +56,33 @@ __device__ __forceinline__ void write(const Epilogue& epilogue, const LargeTile:
   }
 }
 
-template <int kShare, typename Out>
+// The same, gated: a consumer's first half of channels gates the second.
+__device__ __forceinline__ void write_gated(const Epilogue& epilogue, const LargeTile::Sums& sums,
+                                            int32_t (*chunk)[LargeTile::kConsumerChannels],
+                                            int consumer, int channel, int first_token) {
+  constexpr int kGates = LargeTile::kConsumerChannels / 2;
+  constexpr int kAtOnce = 32 / (kGates / 4);  // tokens of a warp
+  const int warp = threadIdx.x / 32 % 4;
+  const int at = threadIdx.x % (kGates / 4) * 4;
+  const int mine = threadIdx.x % 32 / (kGates / 4);
+  const GatedColumns columns(epilogue, channel + at);
+#pragma unroll
+  for (int first = 0; first < LargeTile::kTokens; first += kChunkTokens) {
+    barrier_sync(1 + consumer, 128);
+    turn_round<LargeTile, kChunkTokens>(sums, first, chunk);
+    barrier_sync(1 + consumer, 128);
+#pragma unroll
+    for (int i = 0; i < kChunkTokens / 4; i += kAtOnce) {
+      const int token = warp * (kChunkTokens / 4) + i + mine;
+      const int32_t* row = chunk[token];
+      columns.store(first_token + first + token,
+                    *reinterpret_cast<const int4*>(&row[at ^ swizzle(token)]),
+                    *reinterpret_cast<const int4*>(&row[(kGates + at) ^ swizzle(token)]));
+    }
+  }
+}
+
+template <int kShare, typename Out, bool kGated>
 __global__ void __launch_bounds__(kThreads, 1)
     gemm_wgmma(const __grid_constant__ CUtensorMap activations,
                const __grid_constant__ CUtensorMap weight, const Schedule schedule,
@@ -76,9 +103,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         int channel_tile;
         int token_tile;
         schedule.locate(tile, channel_tile, token_tile);
-        produce<T, kShare>(activations, weight, shared.pipeline,
-                           (token_tile * kShare + rank) * T::kTokens, channel_tile * T::kStrips,
-                           rank, 0, schedule.steps, turn);
+        const int first = channel_tile * (kGated ? T::kStrips / 2 : T::kStrips);
+        produce<T, kShare, kGated>(activations, weight, shared.pipeline,
+                                   (token_tile * kShare + rank) * T::kTokens,
+                                   {first, schedule.apart}, rank, 0, schedule.steps, turn);
       }
     }
     __syncwarp();
@@ -90,9 +118,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       schedule.locate(tile, channel_tile, token_tile);
       T::Sums sums;
       accumulate<T, kShare>(shared.pipeline, group, schedule.steps, turn, sums);
-      write<Out>(epilogue, sums, shared.chunk[group], group,
-                 (channel_tile * kConsumers + group) * T::kConsumerChannels,
-                 (token_tile * kShare + rank) * T::kTokens);
+      const int consumer = channel_tile * kConsumers + group;
+      const int token = (token_tile * kShare + rank) * T::kTokens;
+      if constexpr (kGated) {
+        write_gated(epilogue, sums, shared.chunk[group], group, consumer * T::kConsumerChannels / 2,
+                    token);
+      } else {
+        write<Out>(epilogue, sums, shared.chunk[group], group, consumer * T::kConsumerChannels,
+                   token);
+      }
     }
   }
   cluster_sync();  // a block's barriers stay until the cluster's last copy and arrival

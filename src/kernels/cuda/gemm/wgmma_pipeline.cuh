@@ -69,13 +69,44 @@ __device__ __forceinline__ void start(typename T::Pipeline& pipeline,
   prefetch_tensor_map(&weight);
 }
 
-// The producer's steps `first` to `last` of one tile. Each of the blocks that share weights brings
-// in its part, that of its rank, for all.
-template <typename T, int kShare>
+// Strips that one copy brings in: of those of a tile, or, gated, of each consumer's gates and of
+// its values, which lie apart.
+template <typename T, int kShare, bool kGated>
+inline constexpr int kCopyStrips = kGated ? T::kConsumerStrips / 2 : T::kStrips / kShare;
+
+// Where a tile's weights lie: from strip `first` on; gated, the values `apart` strips behind the
+// gates.
+struct Strips {
+  int first;
+  int apart;
+};
+
+// Its part, that of its rank, of a stage's weights, for all of the blocks that share them.
+template <typename T, int kShare, bool kGated>
+__device__ __forceinline__ void copy_weights(const CUtensorMap& weight, typename T::Stage& stage,
+                                             int word, const Strips& strips, int rank,
+                                             uint32_t full) {
+  constexpr int kCount = kCopyStrips<T, kShare, kGated>;
+  constexpr int kCopies = T::kStrips / kShare / kCount;
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    const int copy = rank * kCopies + i;
+    const int from = kGated ? copy / 2 * kCount + copy % 2 * strips.apart : copy * kCount;
+    const uint32_t to = shared_address(stage.weight[copy * kCount]);
+    if constexpr (kShare > 1) {
+      copy_tensor_multicast(to, &weight, word, strips.first + from, full, (1 << kShare) - 1);
+    } else {
+      copy_tensor(to, &weight, word, strips.first + from, full);
+    }
+  }
+}
+
+// The producer's steps `first` to `last` of one tile.
+template <typename T, int kShare, bool kGated>
 __device__ __forceinline__ void produce(const CUtensorMap& activations, const CUtensorMap& weight,
-                                        typename T::Pipeline& pipeline, int token, int strip,
-                                        int rank, int first, int last, Turn<T>& turn) {
-  constexpr int kPart = T::kStrips / kShare;
+                                        typename T::Pipeline& pipeline, int token,
+                                        const Strips& strips, int rank, int first, int last,
+                                        Turn<T>& turn) {
   constexpr int kBlockWords = kBlockBytes / 8;  // the weights' map counts 8-byte words
   for (int step = first; step < last; ++step) {
     auto& stage = pipeline.stages[turn.stage];
@@ -83,13 +114,8 @@ __device__ __forceinline__ void produce(const CUtensorMap& activations, const CU
     mbarrier_wait(shared_address(&pipeline.empty[turn.stage]), turn.parity ^ 1);
     mbarrier_expect(full, sizeof(stage));
     copy_tensor(shared_address(stage.activations), &activations, step * kStepColumns, token, full);
-    const uint32_t part = shared_address(stage.weight[rank * kPart]);
-    const int word = step * kStepBlocks * kBlockWords;
-    if constexpr (kShare > 1) {
-      copy_tensor_multicast(part, &weight, word, strip + rank * kPart, full, (1 << kShare) - 1);
-    } else {
-      copy_tensor(part, &weight, word, strip, full);
-    }
+    copy_weights<T, kShare, kGated>(weight, stage, step * kStepBlocks * kBlockWords, strips, rank,
+                                    full);
     turn.advance();
   }
 }

@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   Turn<T> turn;
   if (group == kConsumers) {
     if (threadIdx.x == 128 * kConsumers) {
-      produce<T, 1>(activations, weight, shared.pipeline, token, channel_tile * T::kStrips, 0,
-                    first, last, turn);
+      produce<T, 1, false>(activations, weight, shared.pipeline, token,
+                           {channel_tile * T::kStrips, 0}, 0, first, last, turn);
     }
     __syncwarp();
   } else {
