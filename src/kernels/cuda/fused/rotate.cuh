@@ -39,31 +39,31 @@ __host__ __device__ constexpr int square_bytes(const Rows& rows) {
   return rows.operation == RowOperation::kNorm ? (rows.n / kVector + 3) / 4 * 16 : 0;
 }
 
-template <typename In, int kVectors>
-__device__ __forceinline__ void load_row(const Rows& args, int row, float (&x)[kVectors][kVector],
-                                         float* squares) {
+template <typename In, int kVectors, typename Source>
+__device__ __forceinline__ void load_row(const Rows& args, const Source& source,
+                                         float (&x)[kVectors][kVector], float* squares) {
   // How many are under way, by registers.
-  constexpr int kBatch = kVectors <= 2       ? kVectors
-                         : sizeof(In) == 4   ? 1
-                         : kVectors % 4 == 0 ? kVectors / 2
-                                             : kVectors;
+  constexpr int kBatch = kVectors <= 2 || Source::kAtOnce ? kVectors
+                         : sizeof(In) == 4                ? 1
+                         : kVectors % 4 == 0              ? kVectors / 2
+                                                          : kVectors;
   static_assert(kVectors % kBatch == 0);
 #pragma unroll
   for (int base = 0; base < kVectors; base += kBatch) {
     RawRow<In, kBatch> raw;
-    raw.load(args, row, base);
+    source.load(args, base, raw);
     raw.expand(args, base, x + base, squares);
   }
 }
 
-// Row `row` of args, quantised into `out`; `squares` has room for a float a vector. Returns the
+// A row, as args says, quantised into `out`; `squares` has room for a float a vector. Returns the
 // scale.
-template <typename In, int kVectors>
-__device__ __forceinline__ float quantize_row(const Rows& args, int row, float* squares,
-                                              uint8_t* out) {
+template <typename In, int kVectors, typename Source>
+__device__ __forceinline__ float quantize_row(const Rows& args, const Source& source,
+                                              float* squares, uint8_t* out) {
   __shared__ float slots[kMaxRowThreads / 32];
   float x[kVectors][kVector];
-  load_row<In>(args, row, x, squares);
+  load_row<In>(args, source, x, squares);
   float top = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) top = fmaxf(top, largest(x[i]));
@@ -192,12 +192,46 @@ struct Planes {
   }
 };
 
+// A factor of ±1 as signs, [row tile][group of k-steps][lane] words: bits sign_bit(step, reg) and
+// 16 more of a lane's word are those of the halves of its fragment's register. Padding counts as
+// +1.
+inline constexpr int kSignSteps = 4;
+__host__ __device__ constexpr int sign_groups(int tiles) {
+  return (tiles + kSignSteps - 1) / kSignSteps;
+}
+__host__ __device__ constexpr int sign_bit(int step, int reg) {
+  return step % kSignSteps * 4 + reg;
+}
+__host__ __device__ constexpr int sign_bytes(const RowRotation& rotation) {
+  const int tiles = (rotation.m + 15) / 16;
+  return tiles * sign_groups(tiles) * 128;
+}
+// By a block, from the factor's words.
+__device__ __forceinline__ void make_signs(const RowRotation& rotation, uint32_t* signs) {
+  const int tiles = (rotation.m + 15) / 16;
+  const int groups = sign_groups(tiles);
+  const auto* factor = static_cast<const uint4*>(rotation.factor);
+  for (int i = threadIdx.x; i < tiles * groups * 32; i += blockDim.x) {
+    const int row = i / 32 / groups;
+    const int first = i / 32 % groups * kSignSteps;
+    uint32_t word = 0;
+    for (int step = first; step < min(first + kSignSteps, tiles); ++step) {
+      const uint4 v = factor[(row * tiles + step) * 32 + i % 32];
+      const uint32_t a[4] = {v.x, v.y, v.z, v.w};
+      for (int reg = 0; reg < 4; ++reg) {
+        word |= (a[reg] >> 15 & 0x10001U) << sign_bit(step, reg);
+      }
+    }
+    signs[i] = word;
+  }
+}
+
 // A warp has kTilesM row tiles by kTilesN column tiles, 16 × 16 each, of F · X. Tiles past the end
 // are the last ones once more: computed and written twice, with the same values.
 template <int kTilesM, int kTilesN>
 struct WarpTiles {
   // Of the factor, whose loads are under way at once.
-  static constexpr int kSteps = kTilesM * kTilesN == 1 ? 4 : 1;
+  static constexpr int kSteps = kTilesM == 1 && kTilesN != 2 ? 4 : 1;
 
   int tiles_m;
   int tiles_n;
@@ -213,10 +247,28 @@ struct WarpTiles {
   __device__ int m(int i) const { return min(first_m + i, tiles_m - 1); }
   __device__ int n(int j) const { return min(first_n + j, tiles_n - 1); }
 
+  // Rows past the factor's, of products with signs.
+  __device__ void clear_padding(const RowRotation& rotation,
+                                float (&y)[kTilesM][kTilesN][2][4]) const {
+#pragma unroll
+    for (int i = 0; i < kTilesM; ++i) {
+#pragma unroll
+      for (int lower = 0; lower < 2; ++lower) {
+        const int row = m(i) * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * lower;
+        if (row < rotation.m) continue;
+#pragma unroll
+        for (int j = 0; j < kTilesN; ++j) {
+          y[i][j][0][2 * lower] = y[i][j][0][2 * lower + 1] = 0;
+          y[i][j][1][2 * lower] = y[i][j][1][2 * lower + 1] = 0;
+        }
+      }
+    }
+  }
+
   // y[i][j]: the D fragments of columns 0…7 and 8…15 of a tile.
   template <bool kExact>
-  __device__ void multiply(const RowRotation& rotation, const Planes<kExact>& x,
-                           float (&y)[kTilesM][kTilesN][2][4]) const {
+  __device__ void multiply(const RowRotation& rotation, const uint32_t* signs,
+                           const Planes<kExact>& x, float (&y)[kTilesM][kTilesN][2][4]) const {
     const int lane = threadIdx.x % 32;
     const uint4* factor[kTilesM];
     uint32_t column[kTilesN];
@@ -231,7 +283,13 @@ struct WarpTiles {
     for (int first = 0; first < tiles_m; first += kSteps) {
       uint32_t a[kSteps][kTilesM][4];
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) load(factor, min(first + i, tiles_m - 1), a[i]);
+      for (int i = 0; i < kSteps; ++i) {
+        if (signs != nullptr) {
+          load_signs(signs, first + i, a[i]);
+        } else {
+          load(factor, min(first + i, tiles_m - 1), a[i]);
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         const int step = first + i;
@@ -266,6 +324,17 @@ struct WarpTiles {
       a[i][0] = v.x, a[i][1] = v.y, a[i][2] = v.z, a[i][3] = v.w;
     }
   }
+  __device__ void load_signs(const uint32_t* signs, int step, uint32_t (&a)[kTilesM][4]) const {
+#pragma unroll
+    for (int i = 0; i < kTilesM; ++i) {
+      const uint32_t word =
+          signs[(m(i) * sign_groups(tiles_m) + step / kSignSteps) * 32 + threadIdx.x % 32];
+#pragma unroll
+      for (int reg = 0; reg < 4; ++reg) {
+        a[i][reg] = 0x3c003c00U | (word << (15 - sign_bit(step, reg)) & 0x80008000U);
+      }
+    }
+  }
   __device__ static void multiply_tile(const uint32_t (&a)[kTilesM][4], const uint32_t (&b)[4],
                                        float (&y)[kTilesM][kTilesN][2][4], int j) {
 #pragma unroll
@@ -278,13 +347,13 @@ struct WarpTiles {
 
 // The row up to where the factor comes, in the planes. Returns the power of two it was scaled by.
 // kExact: the elements are bf16 as loaded, with nothing multiplied in.
-template <typename In, bool kExact, int kVectors>
-__device__ __forceinline__ float fill_planes(const Rows& args, int row, uint8_t* shared,
-                                             float* squares) {
+template <typename In, bool kExact, int kVectors, typename Source>
+__device__ __forceinline__ float fill_planes(const Rows& args, const Source& source,
+                                             uint8_t* shared, float* squares) {
   __shared__ float slots[kMaxRowThreads / 32];
   const RowRotation& rotation = args.rotation;
   float x[kVectors][kVector];
-  load_row<In>(args, row, x, squares);
+  load_row<In>(args, source, x, squares);
   float top = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -328,22 +397,23 @@ __device__ __forceinline__ float plane_unit(const RowRotation& rotation, float r
 }
 
 // As quantize_row, with the rotation; `shared` has room for the planes.
-template <typename In, bool kExact, int kTilesM, int kTilesN>
-__device__ __forceinline__ float rotate_row(const Rows& args, int row, uint8_t* shared,
+template <typename In, bool kExact, int kTilesM, int kTilesN, typename Source>
+__device__ __forceinline__ float rotate_row(const Rows& args, const Source& source, uint8_t* shared,
                                             float* squares, uint8_t* out) {
   constexpr int kVectors = kTilesM * kTilesN;
   __shared__ float slots[kMaxRowThreads / 32];
   const RowRotation& rotation = args.rotation;
-  const float range = fill_planes<In, kExact, kVectors>(args, row, shared, squares);
+  const float range = fill_planes<In, kExact, kVectors>(args, source, shared, squares);
   const WarpTiles<kTilesM, kTilesN> tiles(rotation, threadIdx.x / 32);
   const bool busy = tiles.first_m < tiles.tiles_m;
   float y[kTilesM][kTilesN][2][4] = {};
   if (busy) {
     if (kExact && rotation.walsh_bits == 0) {
-      tiles.multiply(rotation, Planes<true>(shared, rotation), y);
+      tiles.multiply(rotation, source.signs(), Planes<true>(shared, rotation), y);
     } else {
-      tiles.multiply(rotation, Planes<false>(shared, rotation), y);
+      tiles.multiply(rotation, source.signs(), Planes<false>(shared, rotation), y);
     }
+    if (source.signs() != nullptr) tiles.clear_padding(rotation, y);
   }
 
   const float factor = norm_factor(args, squares) * plane_unit(rotation, range);
@@ -378,25 +448,25 @@ __device__ __forceinline__ uint8_t* output_row(const Rows& args, int row) {
 
 template <typename In, int kVectors>
 __global__ void __launch_bounds__(kMaxRowThreads) quantize_kernel(const Rows args) {
-  extern __shared__ __align__(16) uint8_t shared[];
+  extern __shared__ __align__(128) uint8_t shared[];
   begin_early();
   wait_early();
   const int row = blockIdx.x;
-  const float scale = quantize_row<In, kVectors>(args, row, reinterpret_cast<float*>(shared),
-                                                 output_row(args, row));
+  const float scale = quantize_row<In, kVectors>(
+      args, StoredRow{row}, reinterpret_cast<float*>(shared), output_row(args, row));
   if (threadIdx.x == 0) args.quant.scales[row] = scale;
 }
 
 template <typename In, bool kExact, int kTilesM, int kTilesN>
 __global__ void __launch_bounds__(kMaxRowThreads, kTilesM* kTilesN > 4 ? 1 : 2)
     rotate_kernel(const Rows args) {
-  extern __shared__ __align__(16) uint8_t shared[];
+  extern __shared__ __align__(128) uint8_t shared[];
   begin_early();
   wait_early();
   const int row = blockIdx.x;
   auto* squares = reinterpret_cast<float*>(shared + plane_bytes(args.rotation));
-  const float scale =
-      rotate_row<In, kExact, kTilesM, kTilesN>(args, row, shared, squares, output_row(args, row));
+  const float scale = rotate_row<In, kExact, kTilesM, kTilesN>(args, StoredRow{row}, shared,
+                                                               squares, output_row(args, row));
   if (threadIdx.x == 0) args.quant.scales[row] = scale;
 }
 

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, 2) rotate_cluster_kernel(const
   const WarpTiles<1, 1> tiles(rotation, warp * kClusterBlocks + rank);
   const bool busy = tiles.first_m < tiles.tiles_m;
   float y[1][1][2][4] = {};
-  if (busy) tiles.multiply(rotation, Planes<false>(shared, rotation), y);
+  if (busy) tiles.multiply(rotation, nullptr, Planes<false>(shared, rotation), y);
   float top = largest_of_block(slots, fmaxf(largest(y[0][0][0]), largest(y[0][0][1])));
   if (threadIdx.x < kClusterBlocks) store_cluster(shared_address(&tops[rank]), threadIdx.x, top);
   cluster_sync();

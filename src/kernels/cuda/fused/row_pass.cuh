@@ -28,6 +28,10 @@ struct RawVector<float> {
     v[0] = reinterpret_cast<const float4*>(p)[0];
     v[1] = reinterpret_cast<const float4*>(p)[1];
   }
+  __device__ void store(float* p) const {
+    reinterpret_cast<float4*>(p)[0] = v[0];
+    reinterpret_cast<float4*>(p)[1] = v[1];
+  }
   __device__ void expand(float (&x)[kVector]) const {
     x[0] = v[0].x, x[1] = v[0].y, x[2] = v[0].z, x[3] = v[0].w;
     x[4] = v[1].x, x[5] = v[1].y, x[6] = v[1].z, x[7] = v[1].w;
@@ -107,6 +111,19 @@ struct RawRow {
       }
     }
   }
+};
+
+// Where the row of a row kernel comes from: as it lies in memory.
+struct StoredRow {
+  static constexpr bool kAtOnce = false;  // whether all its vectors are loaded before the first use
+  int row;
+
+  template <typename In, int kCount>
+  __device__ void load(const Rows& args, int base, RawRow<In, kCount>& raw) const {
+    raw.load(args, row, base);
+  }
+  // The rotation's factor as signs (rotate.cuh), where it is at hand so; else null.
+  __device__ static constexpr const uint32_t* signs() { return nullptr; }
 };
 
 template <int kCount>

@@ -33,6 +33,11 @@ __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
 
+// gemm.h's y, one rounding after the other, without the bias and the residual.
+__device__ __forceinline__ float scaled(int32_t sum, float activation_scale, float weight_scale) {
+  return __fmul_rn(__fmul_rn(__int2float_rn(sum), activation_scale), weight_scale);
+}
+
 // kWidth adjacent output channels from `column` on, what one thread writes of a token.
 template <typename Out, int kWidth>
 class Columns {
@@ -96,7 +101,7 @@ class Columns {
     }
   }
   __device__ __forceinline__ float value(int32_t sum, float scale, int i, Out residual) const {
-    float y = __fmul_rn(__fmul_rn(__int2float_rn(sum), scale), scale_[i]);
+    float y = scaled(sum, scale, scale_[i]);
     if (epilogue_.bias != nullptr) y = __fadd_rn(y, bias_[i]);
     if (epilogue_.residual != nullptr) y = __fadd_rn(y, to_float(residual));
     return y;
