@@ -26,14 +26,34 @@ void sync_directory(const std::filesystem::path& directory) {
   ::close(fd);
 }
 
+// Where a link leads: what it points at is replaced, not the link.
+Result<std::filesystem::path> place_of(const std::filesystem::path& path) {
+  std::error_code failed;
+  if (!std::filesystem::is_symlink(path, failed)) return path;
+  std::filesystem::path place = std::filesystem::canonical(path, failed);
+  if (failed) {
+    return error(ErrorCode::kIo, "{}: cannot follow this link: {}", path.string(),
+                 failed.message());
+  }
+  return place;
+}
+
 }  // namespace
 
-Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+Result<AtomicFile> AtomicFile::create(const std::filesystem::path& wanted) {
+  QUAROT_ASSIGN_OR_RETURN(std::filesystem::path path, place_of(wanted));
+  // To rename over a device would remove it for everybody.
+  std::error_code ignored;
+  if (const auto status = std::filesystem::status(path, ignored);
+      std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return error(ErrorCode::kInvalidArgument,
+                 "{}: expected a regular file, or a name that is not taken", wanted.string());
+  }
   std::filesystem::path temporary = path;
   temporary += fmt::format(".tmp-{}", ::getpid());
   std::FILE* file = std::fopen(temporary.c_str(), "wbe");
   if (file == nullptr) return io_error(temporary, "create");
-  return AtomicFile(path, std::move(temporary), file);
+  return AtomicFile(std::move(path), std::move(temporary), file);
 }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept

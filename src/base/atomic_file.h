@@ -14,7 +14,8 @@ namespace quarot {
 
 class AtomicFile {
  public:
-  static Result<AtomicFile> create(const std::filesystem::path& path);
+  // A link is followed. kInvalidArgument where a folder, a device or a pipe is in the way.
+  static Result<AtomicFile> create(const std::filesystem::path& wanted);
 
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;

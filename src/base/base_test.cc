@@ -87,6 +87,33 @@ TEST_F(AtomicFileTest, NothingAppearsWithoutCommit) {
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
+TEST_F(AtomicFileTest, ReplacesNothingButFiles) {
+  const fs::path pipe = folder_ / "pipe", folder = folder_ / "folder", link = folder_ / "link";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  fs::create_directory(folder);
+  fs::create_symlink("pipe", link);
+  for (const fs::path& path : {pipe, folder, link}) {
+    const Status written = write_file_atomically(path, "x");
+    ASSERT_FALSE(written.ok()) << path;
+    EXPECT_EQ(written.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(written.error().message().find("expected a regular file"), std::string::npos);
+  }
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 3);
+}
+
+TEST_F(AtomicFileTest, FollowsALink) {
+  const fs::path file = folder_ / "file", link = folder_ / "link", nowhere = folder_ / "nowhere";
+  ASSERT_TRUE(write_file_atomically(file, "old").ok());
+  fs::create_symlink("file", link);
+  ASSERT_TRUE(write_file_atomically(link, "new").ok());
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(*read_text_file(file), "new");
+  fs::create_symlink("none", nowhere);
+  EXPECT_EQ(write_file_atomically(nowhere, "x").error().code(), ErrorCode::kIo);
+}
+
 using FolderLockTest = TemporaryFolder;
 
 TEST_F(FolderLockTest, OneHolderAtATime) {
