@@ -152,6 +152,20 @@ std::string csv_of(const std::vector<Figure>& all) {
   return text;
 }
 
+// Some minutes are not spent on what cannot be written.
+Status check_outputs(const Options& options) {
+  for (const std::string& path : {options.output, options.csv}) {
+    if (path.empty()) continue;
+    QUAROT_ASSIGN_OR_RETURN(const AtomicFile writable, AtomicFile::create(path));
+  }
+  if (options.figures.empty()) return {};
+  std::error_code failed;
+  std::filesystem::create_directories(options.figures, failed);
+  if (failed)
+    return error(ErrorCode::kIo, "{}: cannot create: {}", options.figures, failed.message());
+  return {};
+}
+
 Status write(const Options& options, const Probe& probe) {
   if (!options.output.empty())
     QUAROT_RETURN_IF_ERROR(write_file_atomically(options.output, html_report(probe)));
@@ -159,10 +173,6 @@ Status write(const Options& options, const Probe& probe) {
   const std::vector<Figure> all = figures(probe);
   if (!options.csv.empty()) QUAROT_RETURN_IF_ERROR(write_file_atomically(options.csv, csv_of(all)));
   if (options.figures.empty()) return {};
-  std::error_code failed;
-  std::filesystem::create_directories(options.figures, failed);
-  if (failed)
-    return error(ErrorCode::kIo, "{}: cannot create: {}", options.figures, failed.message());
   for (const Figure& figure : all) {
     QUAROT_RETURN_IF_ERROR(
         write_file_atomically(std::filesystem::path(options.figures) / (figure.id + ".svg"),
@@ -172,6 +182,8 @@ Status write(const Options& options, const Probe& probe) {
 }
 
 int run(const Options& options) {
+  if (const Status writable = check_outputs(options); !writable.ok())
+    return report(writable.error());
   const Result<Probe> found = [&] {
     TerminalProgress progress(options.common.quiet);
     return probe(options, progress);

@@ -65,6 +65,10 @@ Result<Matrix> run_layers(const Model& model, const Windows& windows, Progress& 
   }
   Matrix logits(std::min(kLogitRows, batch.rows()), model.config.vocab);
   backend.logits(0, logits.rows(), logits);
+  if (!std::isfinite(norm_of(logits))) {
+    return error(ErrorCode::kCorrupt,
+                 "the model's logits are no finite numbers: is one of its weights damaged?");
+  }
   return logits;
 }
 
@@ -151,13 +155,13 @@ class Prober {
     while (first > 1 && probe_.held_out < options_.held_out_tokens)
       probe_.held_out += static_cast<int64_t>(windows_[--first].size());
     if (first == windows_.size()) --first;
-    for (size_t i = first; i < windows_.size() && probe_.attributed < options_.attribution_tokens;
-         ++i) {
+    // A token alone predicts nothing.
+    for (size_t i = first;
+         i < windows_.size() && probe_.attributed + 2 <= options_.attribution_tokens; ++i) {
       const size_t room = static_cast<size_t>(options_.attribution_tokens - probe_.attributed);
       const std::vector<Token>& window = windows_[i];
       attributed_.emplace_back(
           window.begin(), window.begin() + static_cast<int64_t>(std::min(room, window.size())));
-      if (attributed_.back().size() < 2) attributed_.pop_back();
       probe_.attributed += static_cast<int64_t>(attributed_.back().size());
     }
   }

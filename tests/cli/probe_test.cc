@@ -1,5 +1,6 @@
 // quarot probe of models on disk: strangers' names in its report, and its memory.
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "support/browser.h"
@@ -94,6 +95,51 @@ TEST_F(ProbeProgram, HostileNamesStayText) {
     document.title = `verdict ${document.images.length} ${document.scripts.length} ${named} ${rows.length > 0} ${narrow} ${drawn} ${window.broken} ${window.failed}`;
   )");
   EXPECT_EQ(title, "verdict 0 3 true true true 10 undefined undefined");
+}
+
+// The norms of a damaged model are no numbers; nothing that the probe could say of it would be
+// true.
+TEST_F(ProbeProgram, AModelOfNoNumbersIsRefused) {
+  QUAROT_NEEDS(testing::data_folder());
+  for (const char* name : {"stories260K.bin", "tok512.bin"})
+    fs::copy_file(*testing::data_folder() / "models" / "stories260k" / name, folder_ / name);
+  {
+    std::fstream file(folder_ / "stories260K.bin", std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(28);  // behind the header is the embedding
+    const std::vector<float> infinities(512 * 64, std::numeric_limits<float>::infinity());
+    file.write(reinterpret_cast<const char*>(infinities.data()),
+               static_cast<std::streamsize>(infinities.size() * sizeof(float)));
+  }
+  std::ofstream(folder_ / "text.txt") << "a";
+  for (const char* option : {"--quiet", "--full"}) {
+    const Outcome outcome =
+        run({"probe", folder_ / "stories260K.bin", "--text", folder_ / "text.txt", option});
+    EXPECT_EQ(outcome.status, 1) << option;
+    EXPECT_NE(outcome.err.find("finite"), std::string::npos) << outcome.err;
+  }
+}
+
+// Windows of 127 tokens leave room for one more, which predicts nothing and is not counted.
+TEST_F(ProbeProgram, CountsWhatItAttributes) {
+  QUAROT_NEEDS(testing::data_folder());
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'a');
+  const fs::path model = *testing::data_folder() / "models" / "stories260k" / "stories260K.bin";
+  const Outcome outcome =
+      run({"probe", model, "--text", folder_ / "text.txt", "--tokens", "508", "--full", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out)["attribution"]["tokens"], 127);
+}
+
+// What cannot be written is said before anything is read, let alone measured.
+TEST_F(ProbeProgram, OutputsAreCheckedFirst) {
+  fs::create_directory(folder_ / "taken");
+  const std::string taken = folder_ / "taken";
+  for (const char* option : {"-o", "--csv"}) {
+    const Outcome outcome = run({"probe", folder_ / "no-model", option, taken});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_NE(outcome.err.find("expected a regular file"), std::string::npos) << outcome.err;
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 
 // Each layer more takes its float32 weights and no more: whatever else the probe holds is of one
