@@ -160,10 +160,6 @@ void add_command(CLI::App& command, const std::string& examples, Command& select
   command.callback([&selected, run = std::move(run)] { selected = run; });
 }
 
-namespace {
-
-// A name in a message comes from a file, which may be a stranger's: its line breaks and escape
-// sequences are shown, not obeyed.
 std::string one_line(std::string_view text) {
   std::string line;
   for (const char c : text) {
@@ -176,8 +172,6 @@ std::string one_line(std::string_view text) {
   }
   return line;
 }
-
-}  // namespace
 
 int report(const Error& error) {
   std::fputs(fmt::format("quarot: {}\n", one_line(error.message())).c_str(), stderr);

@@ -62,6 +62,10 @@ CLI::Validator at_least(int64_t least);
 using Command = std::function<int()>;
 void add_command(CLI::App& command, const std::string& examples, Command& selected, Command run);
 
+// Names come from files, which may be a stranger's: their line breaks and escape sequences are
+// shown, not obeyed.
+std::string one_line(std::string_view text);
+
 // Prints the error on standard error and gives the exit status.
 int report(const Error& error);
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "cli/common.h"
 #include "cli/table.h"
 #include "cli/task_input.h"
 #include "cli/terminal.h"
@@ -36,7 +37,7 @@ std::vector<std::string> model_names(const std::vector<Row>& rows) {
   }
   std::vector<std::string> names;
   for (const Row& row : rows)
-    names.push_back(parts.size() == paths.size() ? last_part(row.model) : row.model);
+    names.push_back(one_line(parts.size() == paths.size() ? last_part(row.model) : row.model));
   return names;
 }
 
@@ -226,7 +227,7 @@ std::string to_text(const Comparison& comparison) {
   if (!comparison.measured.windows.empty() && comparison.rows.size() > 1)
     text += "\n" + ranking_table(comparison, names);
   text += "\n";
-  for (const std::string& note : notes_of(comparison, names)) text += note + "\n";
+  for (const std::string& note : notes_of(comparison, names)) text += one_line(note) + "\n";
   return text + fmt::format("{}, peak {}\n", format_seconds(comparison.seconds),
                             format_bytes(static_cast<double>(peak_resident_bytes())));
 }
