@@ -44,6 +44,18 @@ bool is_tokenizer_file(std::string_view name) {
           name.ends_with(".model") || (name.starts_with("tok") && name.ends_with(".bin")));
 }
 
+// Which rotations are left to the forward pass, and the checksums, are in quarot.json alone.
+Status check_not_packed(const SafetensorsSource& tensors, const fs::path& folder) {
+  const auto packed = std::ranges::find_if(tensors.tensors(), [](const TensorInfo& info) {
+    return info.name.ends_with(".weight_packed");
+  });
+  if (packed == tensors.tensors().end()) return {};
+  return error(ErrorCode::kCorrupt,
+               "{}: {} is packed, but quarot.json is missing, which says how: copy it too, or give "
+               "the original model",
+               folder.string(), packed->name);
+}
+
 class HuggingFaceCheckpoint final : public Checkpoint {
  public:
   static Result<std::unique_ptr<Checkpoint>> open(const fs::path& folder, const fs::path& weights) {
@@ -58,6 +70,7 @@ class HuggingFaceCheckpoint final : public Checkpoint {
     if (checkpoint->manifest_) {
       checkpoint->tensors_ = verified(std::move(tensors), *checkpoint->manifest_);
     } else {
+      QUAROT_RETURN_IF_ERROR(check_not_packed(*tensors, folder));
       checkpoint->tensors_ = std::move(tensors);
     }
     return std::unique_ptr<Checkpoint>(std::move(checkpoint));

@@ -349,6 +349,19 @@ TEST_F(Artifact, AFlippedBitIsFoundAndNamed) {
   testing::expect_ok(open_all(folder));
 }
 
+TEST_F(Artifact, WithoutItsManifestIsRefused) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path folder = root_ / "out";
+  const auto checkpoint = value_of(open_checkpoint(stories()));
+  (void)value_of(write_artifact(
+      *checkpoint, *value_of(checkpoint->open_tokenizer()), value_of(recipe_by_name("quarot")),
+      {.pack = true, .matrices = Dtype::kF16, .calibration = {}}, folder, progress_));
+  fs::remove(folder / "quarot.json");
+  const Status status = open_all(folder);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message().find("quarot.json is missing"), std::string::npos);
+}
+
 // What quarot.json says of itself.
 TEST_F(Artifact, ManifestHoldsWhatReproducesIt) {
   QUAROT_NEEDS(data_folder());

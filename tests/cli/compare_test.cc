@@ -207,6 +207,17 @@ TEST_F(Compare, TextHasARowOfEachInEveryTable) {
   EXPECT_TRUE((ranking + 1)->starts_with("stories260K.bin")) << *(ranking + 1);
 }
 
+TEST_F(Compare, EscapeSequencesOfANameAreShown) {
+  const fs::path strange = folder_ / "a\x1b[31m\nred.bin";
+  fs::copy_file(original(), strange);
+  fs::copy_file(text(), folder_ / "t\x1b.txt");
+  const Outcome outcome =
+      run({"compare", original(), strange, "--text", folder_ / "t\x1b.txt", "--window", "128"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos);
+  EXPECT_NE(outcome.out.find("\na\\x1b[31m\\x0ared.bin  float"), std::string::npos) << outcome.out;
+}
+
 TEST_F(Compare, RefusesWhatCannotBeCompared) {
   quantize("quarot");
   const auto expect_refused = [&](const Arguments& arguments, const std::string& message) {
@@ -232,7 +243,11 @@ TEST_F(Compare, RefusesWhatCannotBeCompared) {
   json config = json::parse(std::ifstream(folder_ / "other" / "config.json"));
   config["num_attention_heads"] = 4;
   std::ofstream(folder_ / "other" / "config.json") << config;
-  fs::remove(folder_ / "other" / "quarot.json");
+  json manifest = json::parse(std::ifstream(folder_ / "other" / "quarot.json"));
+  manifest["files"].erase("config.json");
+  manifest.erase("checksum");
+  manifest["checksum"] = content_hash(manifest.dump());
+  std::ofstream(folder_ / "other" / "quarot.json") << manifest;
   expect_refused({"compare", artifact("quarot"), artifact("other")}, "of different shapes");
 }
 
