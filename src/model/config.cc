@@ -134,6 +134,10 @@ Result<ModelConfig> parse_config(const nlohmann::json& json, const std::string& 
   QUAROT_RETURN_IF_ERROR(read_dimensions(fields, config));
   QUAROT_RETURN_IF_ERROR(check_activation(fields));
   QUAROT_ASSIGN_OR_RETURN(config.norm_eps, fields.optional<double>("rms_norm_eps", 1e-5));
+  if (!(config.norm_eps >= 0)) {
+    return error(ErrorCode::kCorrupt, "{}: \"rms_norm_eps\" is {}, expected 0 or more", where,
+                 config.norm_eps);
+  }
   QUAROT_ASSIGN_OR_RETURN(config.tied_embeddings,
                           fields.optional<bool>("tie_word_embeddings", false));
   config.sliding_windows.assign(static_cast<size_t>(config.layers), 0);

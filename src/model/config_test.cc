@@ -48,6 +48,10 @@ TEST(Config, CountsParametersAndWidths) {
   EXPECT_EQ(parse({{"tie_word_embeddings", true}}).parameters(), 2 * layer + 96 * 48 + 48);
 }
 
+TEST(Config, ANegativeEpsilonIsRefused) {
+  expect_refused(config_json({{"rms_norm_eps", -1}}), ErrorCode::kCorrupt, "expected 0 or more");
+}
+
 TEST(Config, SlidingWindows) {
   using Windows = std::vector<int64_t>;
   EXPECT_EQ(parse({{"model_type", "mistral"}, {"sliding_window", 7}}).sliding_windows,
