@@ -135,6 +135,8 @@ class Tally {
     tokens_ += static_cast<int64_t>(scores.size());
   }
 
+  bool is_finite() const { return std::isfinite(loss_) && std::isfinite(kl_); }
+
   PerplexityResult result(bool against) const {
     const auto total = static_cast<double>(std::max<int64_t>(tokens_, 1));
     PerplexityResult result;
@@ -157,6 +159,11 @@ class Tally {
   int64_t agree_ = 0;
   int64_t tokens_ = 0;
 };
+
+Error not_finite() {
+  return error(ErrorCode::kCorrupt,
+               "the model's predictions are no finite numbers: is one of its weights damaged?");
+}
 
 Status check_options(const PerplexityOptions& options, std::optional<Token> bos) {
   if (options.window < 2) {
@@ -249,7 +256,10 @@ Result<std::vector<PerplexityResult>> measure_perplexities(std::span<Backend* co
     const std::vector<std::vector<TokenScore>> scores = scorer.score(window);
     for (const Backend* model : models) QUAROT_RETURN_IF_ERROR(model->status());
     if (reference != nullptr) QUAROT_RETURN_IF_ERROR(reference->status());
-    for (size_t m = 0; m < models.size(); ++m) tallies[m].add(scores[m]);
+    for (size_t m = 0; m < models.size(); ++m) {
+      tallies[m].add(scores[m]);
+      if (!tallies[m].is_finite()) return not_finite();
+    }
     progress.advance(1);
   }
   std::vector<PerplexityResult> results;

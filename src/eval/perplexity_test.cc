@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "support/synthetic.h"
@@ -245,6 +246,18 @@ TEST(MeasurePerplexity, RefusesForeignTokensAndCanBeInterrupted) {
   const auto stopped = measure_perplexity(backend, nullptr, m.windows, stop);
   ASSERT_FALSE(stopped.ok());
   EXPECT_EQ(stopped.error().code(), ErrorCode::kCancelled);
+}
+
+TEST(MeasurePerplexity, RefusesPredictionsThatAreNoNumbers) {
+  Measured m;
+  m.model.final_norm[3] = std::numeric_limits<float>::quiet_NaN();
+  SimulatedBackend backend(m.model, {});
+  NoProgress progress;
+  for (Backend* reference : {static_cast<Backend*>(nullptr), static_cast<Backend*>(&backend)}) {
+    const auto result = measure_perplexity(backend, reference, m.windows, progress);
+    ASSERT_FALSE(result.ok());
+    EXPECT_NE(result.error().message().find("no finite numbers"), std::string::npos);
+  }
 }
 
 }  // namespace
