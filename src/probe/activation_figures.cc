@@ -107,8 +107,9 @@ Figure channels_figure(const Probe& probe) {
     const std::vector<double> before = descending(point.before.channel_peak);
     const std::vector<double> after = descending(point.after.channel_peak);
     const auto [low, high] = decades({before, after});
+    const size_t row = site / 3;
     const double left = 45 + 290 * static_cast<double>(site % 3);
-    const double top = 45 + 220 * static_cast<double>(site / 3);
+    const double top = 45 + 220 * static_cast<double>(row);
     const Plot plot{&figure.picture, {0, 1, left, left + 235}, {low, high, top + 160, top, true}};
     plot.frame(fmt::format("{}, layer {}", space_name(kPoints[site]), layer));
     plot.ticks_y();

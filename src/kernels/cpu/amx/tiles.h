@@ -17,9 +17,9 @@
 namespace quarot::cpu {
 namespace {
 
-constexpr int64_t kTileRows = 16;
-constexpr int64_t kBlockRows = 2 * kTileRows;
-constexpr int64_t kBlockSums = kBlockRows * kTileOutputs;
+inline constexpr int64_t kTileRows = 16;
+inline constexpr int64_t kBlockRows = 2 * kTileRows;
+inline constexpr int64_t kBlockSums = kBlockRows * kTileOutputs;
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
