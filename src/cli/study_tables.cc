@@ -87,17 +87,12 @@ std::vector<StudyRow> group_rows() {
 std::vector<StudyRow> gain_rows() {
   const std::pair<const char*, json> parts[] = {
       {"quantised inputs", {{"gptq_quantized_inputs", true}}},
-      {"act-order", {{"gptq_act_order", true}}},
-      {"V's heads in their best bases", {{"scale_head_bases", true}}},
       {"the float residual stream as aim",
        {{"gptq_quantized_inputs", true}, {"gptq_residual", 0.5}}},
       {"clip ratios searched", {{"a_search_clip", true}}},
   };
-  const json taken_back[] = {{{"gptq_quantized_inputs", false}},
-                             {{"gptq_act_order", false}},
-                             {{"scale_head_bases", false}},
-                             {{"gptq_residual", 0.0}},
-                             {{"a_search_clip", false}}};
+  const json taken_back[] = {
+      {{"gptq_quantized_inputs", false}}, {{"gptq_residual", 0.0}}, {{"a_search_clip", false}}};
   std::vector<StudyRow> rows = {
       {"float", "float"}, {"QuaRot GPTQ", "quarot", kGptq}, {"balanced GPTQ", "balanced", kGptq}};
   for (const auto& [label, changes] : parts) {
@@ -107,8 +102,8 @@ std::vector<StudyRow> gain_rows() {
   for (size_t i = 0; i < std::size(parts); ++i) {
     rows.push_back({fmt::format("all but {}", parts[i].first), "balanced-gptq", taken_back[i]});
   }
-  rows.push_back(
-      {"all but the scaling", "balanced-gptq", {{"scaling", "none"}, {"scale_head_bases", false}}});
+  rows.push_back({"all but the scaling", "balanced-gptq", {{"scaling", "none"}}});
+  rows.push_back({"all, and act-order", "balanced-gptq", {{"gptq_act_order", true}}});
   rows.push_back({"all, A asymmetric", "balanced-gptq", {{"a_symmetric", false}}});
   return rows;
 }

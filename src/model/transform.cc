@@ -187,17 +187,10 @@ Basis Transformer::basis_of(Space space, const LayerScales& scales, int64_t inde
       norm_output(scales.ffn_input, "ffn input");
       break;
     case Space::kValue:
-      if (!scales.value_basis.empty()) basis.rotate(Orthogonal::beside(scales.value_basis));
       basis.scale(scales.value);
       if (value_) basis.rotate(Orthogonal::blocks(config_.kv_heads, *value_));
       break;
     case Space::kAttentionOutput:
-      if (!scales.value_basis.empty()) {
-        std::vector<Orthogonal> heads;
-        for (int64_t head = 0; head < config_.heads; ++head)
-          heads.push_back(scales.value_basis[static_cast<size_t>(head / config_.group())]);
-        basis.rotate(Orthogonal::beside(heads));
-      }
       basis.scale(for_query_heads(config_, scales.value));
       if (value_) basis.rotate(Orthogonal::blocks(config_.heads, *value_));
       if (online_.heads) basis.rotate(*online_.heads);

@@ -49,7 +49,6 @@ struct LayerScales {
   std::vector<double> attention_input;  // [hidden], folded into the norm's gain
   std::vector<double> ffn_input;        // [hidden], likewise
   std::vector<double> value;            // [kv_heads · head_dim], folded into v_proj's rows
-  std::vector<Orthogonal> value_basis;  // in which `value` scales, one a KV head; folded likewise
   std::vector<double> ffn_hidden;       // [ffn], folded into up_proj's rows
 
   // The one that scales a site; the attention output is scaled as V is.

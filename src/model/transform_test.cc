@@ -228,7 +228,6 @@ TEST(Transformer, ScalesStandBeforeTheRotations) {
       scales.push_back({.attention_input = scale(48),
                         .ffn_input = scale(48),
                         .value = scale(32),
-                        .value_basis = {Orthogonal::random(16, 12), Orthogonal::hadamard(16)},
                         .ffn_hidden = scale(80)});
     }
     const TransformSpec spec = rotated ? everything(false) : TransformSpec();
@@ -264,7 +263,6 @@ TEST(Transformer, InputsFollowTheirSites) {
   for (const TransformSpec& spec : {TransformSpec(), everything(true), everything(false)}) {
     LayerScales scales;
     scales.value = std::vector<double>(32, 3.0);
-    scales.value_basis = {Orthogonal::random(16, 20), Orthogonal::hadamard(16)};
     if (!spec.residual) scales.attention_input = std::vector<double>(48, 0.5);
     const Transformer transformer(before.config, spec);
     const Model after = transformed(before, spec, {scales, scales}, {centers, centers});

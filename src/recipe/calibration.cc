@@ -16,19 +16,13 @@ namespace {
 
 class StatisticsObserver final : public SiteObserver {
  public:
-  StatisticsObserver(int64_t sample_every, bool second_moments)
-      : sample_every_(sample_every), second_moments_(second_moments) {}
+  explicit StatisticsObserver(int64_t sample_every) : sample_every_(sample_every) {}
 
   void observe(int64_t, Space space, ConstMatrixRef rows) override {
     if (space == Space::kQuery) return;
     ChannelStatistics& channels = statistics_[space];
     int64_t& count = counts_[static_cast<size_t>(space)];
     add(rows, channels);
-    if (second_moments_ && space == Space::kAttentionOutput) {
-      std::optional<Hessian>& moments = statistics_.attention_output;
-      if (!moments) moments.emplace(rows.cols());
-      moments->add(rows);
-    }
     if (sample_every_ > 0 && std::ranges::find(kSites, space) != kSites.end()) {
       const int64_t first = (sample_every_ - count % sample_every_) % sample_every_;
       for (int64_t r = first; r < rows.rows(); r += sample_every_)
@@ -78,7 +72,6 @@ class StatisticsObserver final : public SiteObserver {
   }
 
   int64_t sample_every_;
-  bool second_moments_;
   LayerStatistics statistics_;
   std::array<int64_t, kSpaces> counts_{};
   std::array<std::vector<float>, kSpaces> samples_;
@@ -173,9 +166,8 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
   return windows;
 }
 
-Result<LayerStatistics> collect_statistics(LayerStream& stream, int64_t sample_every,
-                                           bool second_moments) {
-  StatisticsObserver observer(sample_every, second_moments);
+Result<LayerStatistics> collect_statistics(LayerStream& stream, int64_t sample_every) {
+  StatisticsObserver observer(sample_every);
   QUAROT_RETURN_IF_ERROR(stream.run_layer(&observer));
   return observer.take();
 }

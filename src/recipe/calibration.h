@@ -8,7 +8,6 @@
 
 #include "base/progress.h"
 #include "model/model.h"
-#include "quant/gptq.h"
 #include "runtime/layer_stream.h"
 
 namespace quarot {
@@ -23,7 +22,6 @@ struct ChannelStatistics {
 // of V.
 struct LayerStatistics {
   std::array<ChannelStatistics, kSpaces> spaces;
-  std::optional<Hessian> attention_output;  // second moments, where they were asked for
 
   ChannelStatistics& operator[](Space space) { return spaces[static_cast<size_t>(space)]; }
   const ChannelStatistics& operator[](Space space) const {
@@ -51,7 +49,6 @@ Result<std::vector<std::vector<Token>>> self_generated_windows(const Model& mode
 
 // Runs the stream through the layer that stands in it, float and in the model's own basis. Of the
 // sites' rows every `sample_every`-th becomes part of the sample; 0: none.
-Result<LayerStatistics> collect_statistics(LayerStream& stream, int64_t sample_every = 0,
-                                           bool second_moments = false);
+Result<LayerStatistics> collect_statistics(LayerStream& stream, int64_t sample_every = 0);
 
 }  // namespace quarot

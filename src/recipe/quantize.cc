@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "quant/pack.h"
-#include "recipe/head_balance.h"
 #include "runtime/make_backend.h"
 
 namespace quarot {
@@ -129,18 +128,10 @@ Result<LayerPipeline::Measured> LayerPipeline::measure(int64_t index, Layer& lay
                                                        LayerReport& report) {
   const Stopwatch watch;
   original_->put_layer(index, std::move(layer));
-  const Result<LayerStatistics> statistics =
-      collect_statistics(*original_, sample_every_, recipe_.scaling.head_bases);
+  const Result<LayerStatistics> statistics = collect_statistics(*original_, sample_every_);
   layer = original_->take_layer();
   if (!statistics.ok()) return statistics.error();
   ScaledSites scaled = scale_sites(recipe_, config_, transformer_, index, layer, *statistics);
-  if (recipe_.scaling.head_bases) {
-    QUAROT_ASSIGN_OR_RETURN(HeadBalance heads, balance_heads(config_, recipe_.scaling.alpha,
-                                                             layer[Role::kOutput].weight,
-                                                             *statistics->attention_output));
-    scaled.scales.value = std::move(heads.scale);
-    scaled.scales.value_basis = std::move(heads.bases);
-  }
   Measured measured{std::move(scaled.scales), cache_centers(recipe_, *statistics), {}};
   order_channels(index, measured.scales, *statistics, layer);
   for (const Space site : kSites) {

@@ -113,7 +113,6 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("alpha", r.scaling.alpha));
   QUAROT_RETURN_IF_ERROR(visit("search_alpha", r.scaling.search));
   QUAROT_RETURN_IF_ERROR(visit("scale_norms_only", r.scaling.norms_only));
-  QUAROT_RETURN_IF_ERROR(visit("scale_head_bases", r.scaling.head_bases));
   QUAROT_RETURN_IF_ERROR(visit("gptq_damp", r.gptq.damp));
   QUAROT_RETURN_IF_ERROR(visit("gptq_act_order", r.gptq.act_order));
   QUAROT_RETURN_IF_ERROR(visit("gptq_quantized_inputs", r.gptq_quantized_inputs));
@@ -244,9 +243,7 @@ Result<Recipe> recipe_by_name(std::string_view name) {
   recipe.precision.activations.clip = 0.85F;
   if (name == "balanced") return recipe;
   if (name == "balanced-gptq") {
-    recipe.scaling.head_bases = true;
     recipe.weight_method = WeightMethod::kGptq;
-    recipe.gptq.act_order = true;
     recipe.gptq_quantized_inputs = true;
     recipe.gptq_residual = 0.5;
     recipe.precision.activations.search_clip = true;
@@ -423,11 +420,6 @@ Status check(const Recipe& recipe, const ModelConfig& config) {
   QUAROT_RETURN_IF_ERROR(cpu::check(cache_layout(config, recipe.precision)));
   if (!(recipe.scaling.alpha >= 0 && recipe.scaling.alpha <= 1)) {
     return error(ErrorCode::kInvalidArgument, "alpha is {}, expected 0 to 1", recipe.scaling.alpha);
-  }
-  if (recipe.scaling.head_bases && recipe.scaling.method != Scaling::kBalance) {
-    return error(ErrorCode::kInvalidArgument,
-                 "scale_head_bases is true, but scaling is {}; only balance finds a basis",
-                 name_in(kScalings, recipe.scaling.method));
   }
   if (!(recipe.gptq_residual >= 0 && recipe.gptq_residual <= 1)) {
     return error(ErrorCode::kInvalidArgument, "gptq_residual is {}, expected 0 to 1",

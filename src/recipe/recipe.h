@@ -28,7 +28,6 @@ struct ScalingSpec {
   double alpha = 0.5;
   bool search = false;      // α for each site by the outputs' error
   bool norms_only = false;  // only what q, k, v, gate and up read
-  bool head_bases = false;  // kBalance scales each head of V in the best basis: head_balance.h
 
   bool enabled() const { return method != Scaling::kNone; }
   bool operator==(const ScalingSpec&) const = default;

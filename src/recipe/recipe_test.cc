@@ -48,7 +48,7 @@ TEST(Recipe, NamedOnesAreWhatTheySay) {
   EXPECT_TRUE(aimed.uses_gptq() && aimed.gptq_quantized_inputs && aimed.gptq_residual == 0.5);
   EXPECT_TRUE(aimed.searches_clips());
   EXPECT_EQ(aimed.transforms, balanced.transforms);
-  EXPECT_EQ(aimed.scaling, (ScalingSpec{.method = Scaling::kBalance, .head_bases = true}));
+  EXPECT_EQ(aimed.scaling, balanced.scaling);
   for (const NamedRecipe& named : named_recipes()) EXPECT_TRUE(recipe_by_name(named.name).ok());
 }
 
@@ -71,11 +71,7 @@ Recipe unusual() {
                   .ffn = false,
                   .kind = BasisKind::kRandom,
                   .seed = UINT64_MAX};
-  r.scaling = {.method = Scaling::kAwq,
-               .alpha = 0.3,
-               .search = true,
-               .norms_only = true,
-               .head_bases = true};
+  r.scaling = {.method = Scaling::kAwq, .alpha = 0.3, .search = true, .norms_only = true};
   r.center = Centering::kKeys;
   r.weights = {.bits = 3, .group = 64, .symmetric = false, .search_clip = false, .clip = 0.7F};
   r.weight_method = WeightMethod::kGptq;
