@@ -145,7 +145,7 @@ TEST_P(CudaCalibration, StatisticsAgreeToRoundOff) {
   for (const Device device : {Device::kCpu, Device::kCuda}) {
     const auto tokens = stream(device);
     tokens->put_layer(0, layer);
-    statistics.push_back(value_of(collect_statistics(*tokens, 7, true)));
+    statistics.push_back(value_of(collect_statistics(*tokens, 7)));
   }
   for (const Space space : {Space::kAttentionInput, Space::kKey, Space::kValue,
                             Space::kAttentionOutput, Space::kFfnInput, Space::kFfnHidden}) {
@@ -161,9 +161,6 @@ TEST_P(CudaCalibration, StatisticsAgreeToRoundOff) {
       EXPECT_LT(relative_error(gpu.sample, cpu.sample), 1e-5);
     }
   }
-  EXPECT_LT(relative_error(statistics[1].attention_output->matrix(),
-                           statistics[0].attention_output->matrix()),
-            1e-5);
 }
 
 TEST_P(CudaCalibration, WeightsAreRoundedAsWell) {
