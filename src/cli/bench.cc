@@ -121,8 +121,10 @@ Result<RunnableModel> runnable_of(const BenchOptions& options, Outcome& outcome,
   }
   RunnableModel runnable;
   QUAROT_ASSIGN_OR_RETURN(const ModelConfig config, published_config(options.config));
-  QUAROT_ASSIGN_OR_RETURN(runnable.backend, make_synthetic_backend(config, recipe.transforms,
-                                                                   recipe.precision, device));
+  const TableBits tables{recipe.embedding_bits, recipe.head_bits};
+  QUAROT_ASSIGN_OR_RETURN(
+      runnable.backend,
+      make_synthetic_backend(config, recipe.transforms, recipe.precision, tables, device));
   runnable.recipe = recipe;
   runnable.execution = Execution::kPacked;
   return runnable;

@@ -203,5 +203,24 @@ TEST(PublishedConfig, HasTheModelsSizes) {
   EXPECT_NE(unknown.error().message().find("llama-2-7b, llama-2-13b"), std::string::npos);
 }
 
+TEST(SyntheticModel, HasTablesOfTheBitsAskedFor) {
+  ModelConfig config = *published_config("llama-2-7b");
+  config.vocab = 70, config.hidden = 64, config.ffn = 96, config.heads = config.kv_heads = 1;
+  config.head_dim = 64;
+  for (const bool tied : {false, true}) {
+    config.tied_embeddings = tied;
+    for (const TableBits bits : {TableBits(), {8, 8}, {4, 4}, {8, 4}, {kFloatBits, 8}}) {
+      const Model model = synthetic_model(config, {}, bits);
+      EXPECT_EQ(model.table_bits().embedding, bits.embedding);
+      EXPECT_EQ(model.table_bits().head, bits.head);
+      EXPECT_EQ(model.lm_head.empty(), tied && bits.embedding == bits.head);
+      EXPECT_EQ(model.config.tied_embeddings, model.lm_head.empty());
+      std::vector<float> row(64);
+      model.head().read_row(69, row);
+      for (const float w : row) EXPECT_LE(std::abs(w), 1);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quarot

@@ -231,6 +231,13 @@ int64_t Model::bytes() const {
   return embedding.bytes() + lm_head.bytes() + elements * static_cast<int64_t>(sizeof(float));
 }
 
+TableBits Model::table_bits() const {
+  const auto bits = [](const RowTable& table) {
+    return table.is_integer() ? static_cast<int>(32 / table.per_word()) : kFloatBits;
+  };
+  return {bits(embedding), bits(head())};
+}
+
 std::string linear_name(int64_t layer, Role role) {
   const bool attention =
       role == Role::kQuery || role == Role::kKey || role == Role::kValue || role == Role::kOutput;

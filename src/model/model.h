@@ -55,6 +55,12 @@ struct OnlineTransforms {
   std::optional<Orthogonal> ffn;          // [ffn], R4, before down_proj
 };
 
+// How the embedding and lm_head are held: integers of 4 or 8 bits, else floats.
+struct TableBits {
+  int embedding = kFloatBits;
+  int head = kFloatBits;
+};
+
 struct Model {
   ModelConfig config;
   RowTable embedding;  // [vocab, hidden], as stored
@@ -64,6 +70,7 @@ struct Model {
   OnlineTransforms online;
 
   const RowTable& head() const { return lm_head.empty() ? embedding : lm_head; }
+  TableBits table_bits() const;
   int64_t bytes() const;
 };
 

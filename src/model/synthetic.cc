@@ -44,7 +44,19 @@ QuantizedWeight random_weight(Random& random, int64_t outputs, int64_t inputs) {
   return weight;
 }
 
-RowTable random_table(Random& random, const ModelConfig& config) {
+RowTable random_integers(Random& random, const ModelConfig& config, int bits) {
+  RowTable table(config.vocab, config.hidden, bits == 4 ? Storage::kInt4 : Storage::kInt8);
+  const Matrix scale(1, 1, std::ldexp(1.0F, 1 - bits));
+  BasicMatrix<int32_t> words(1, table.row_words());
+  for (int64_t row = 0; row < config.vocab; ++row) {
+    for (int32_t& word : words.elements()) word = static_cast<int32_t>(random.next());
+    table.set_rows(row, words.view(), scale);
+  }
+  return table;
+}
+
+RowTable random_table(Random& random, const ModelConfig& config, int bits) {
+  if (bits != kFloatBits) return random_integers(random, config, bits);
   Matrix table(config.vocab, config.hidden);
   for (float& x : table.elements()) x = static_cast<float>(random.below(256)) / 128 - 1;
   return RowTable(table);
@@ -68,12 +80,13 @@ std::string published_names() {
   return names;
 }
 
-Model synthetic_model(const ModelConfig& config, const TransformSpec& spec) {
+Model synthetic_model(const ModelConfig& config, const TransformSpec& spec, TableBits tables) {
   Random random(1);
   Model model;
   model.config = config;
-  model.embedding = random_table(random, config);
-  if (!config.tied_embeddings) model.lm_head = random_table(random, config);
+  model.config.tied_embeddings = config.tied_embeddings && tables.embedding == tables.head;
+  model.embedding = random_table(random, config, tables.embedding);
+  if (!model.config.tied_embeddings) model.lm_head = random_table(random, config, tables.head);
   model.final_norm.assign(static_cast<size_t>(config.hidden), 1.0F);
   Layer& layer = model.layers.emplace_back();
   for (const Role role : kRoles) {

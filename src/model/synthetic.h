@@ -12,8 +12,8 @@ namespace quarot {
 Result<ModelConfig> published_config(const std::string& name);
 std::string published_names();
 
-// Random 4-bit weights, one scale an output. One layer stands for all of them: `layers` has it
-// alone, whatever the config says.
-Model synthetic_model(const ModelConfig& config, const TransformSpec& spec);
+// Random 4-bit weights, one scale an output, and tables of these bits. One layer stands for all of
+// them: `layers` has it alone, whatever the config says.
+Model synthetic_model(const ModelConfig& config, const TransformSpec& spec, TableBits tables = {});
 
 }  // namespace quarot

@@ -40,8 +40,8 @@ Result<std::unique_ptr<Backend>> make_cuda(Model model, const Precision& precisi
   return as_backend(cuda::SimulatedCudaBackend::create(model, precision));
 }
 
-Status check_synthetic_cuda(const ModelConfig& config) {
-  return cuda::check_memory(cuda::PackedCudaBackend::bytes(config), "the packed model");
+Status check_synthetic_cuda(const ModelConfig& config, TableBits tables) {
+  return cuda::check_memory(cuda::PackedCudaBackend::bytes(config, tables), "the packed model");
 }
 #else
 Status check_cuda() {
@@ -54,14 +54,20 @@ Status check_cuda() {
 Status check_packed_cuda(const Model& /*model*/, const Precision& /*precision*/) {
   return check_cuda();
 }
-Status check_synthetic_cuda(const ModelConfig& /*config*/) { return check_cuda(); }
+Status check_synthetic_cuda(const ModelConfig& /*config*/, TableBits /*tables*/) {
+  return check_cuda();
+}
 #endif
 
-// All layers packed, two of them a byte an integer, the embedding and lm_head in float32.
-Status check_synthetic_cpu(const ModelConfig& config) {
-  const int64_t tables = (config.tied_embeddings ? 1 : 2) * config.vocab * config.hidden;
-  const int64_t integers = config.parameters() - tables;
-  const int64_t needed = integers / 2 + 2 * integers / config.layers + 4 * tables;
+// All layers packed, two of them a byte an integer; the embedding and lm_head in float32 if not
+// integers.
+Status check_synthetic_cpu(const ModelConfig& config, TableBits tables) {
+  const int64_t table = config.vocab * config.hidden;
+  const bool tied = config.tied_embeddings && tables.embedding == tables.head;
+  const auto bytes = [&](int bits) { return bits == kFloatBits ? 4 * table : bits * table / 8; };
+  const int64_t integers = config.parameters() - (config.tied_embeddings ? 1 : 2) * table;
+  const int64_t needed = integers / 2 + 2 * integers / config.layers + bytes(tables.embedding) +
+                         (tied ? 0 : bytes(tables.head));
   const int64_t available = available_bytes();
   if (needed <= available) return {};
   return error(ErrorCode::kOutOfMemory, "the synthetic model: {:.1f} GB needed, {:.1f} GB free",
@@ -116,11 +122,13 @@ Result<std::unique_ptr<LayerStream>> make_layer_stream(const ModelConfig& config
 
 Result<std::unique_ptr<Backend>> make_synthetic_backend(const ModelConfig& config,
                                                         const TransformSpec& spec,
-                                                        const Precision& precision, Device device) {
+                                                        const Precision& precision,
+                                                        TableBits tables, Device device) {
   QUAROT_RETURN_IF_ERROR(check_device(device));
   const bool on_gpu = device == Device::kCuda;
-  QUAROT_RETURN_IF_ERROR(on_gpu ? check_synthetic_cuda(config) : check_synthetic_cpu(config));
-  Model model = synthetic_model(config, spec);
+  QUAROT_RETURN_IF_ERROR(on_gpu ? check_synthetic_cuda(config, tables)
+                                : check_synthetic_cpu(config, tables));
+  Model model = synthetic_model(config, spec, tables);
   const Layer layer = model.layers.front();
   return make_backend(std::move(model), precision, Execution::kPacked, device,
                       [&layer] { return Result<Layer>(layer); });

@@ -30,11 +30,12 @@ Result<std::unique_ptr<LayerStream>> make_layer_stream(const ModelConfig& config
                                                        const Precision& precision, Device device,
                                                        Progress& progress);
 
-// Of synthetic_model, every layer the same: as large and as fast as any of this shape and
-// precision. kOutOfMemory, with the numbers, before anything is made.
+// Of synthetic_model, every layer the same: as large and as fast as any of this shape, precision
+// and tables. kOutOfMemory, with the numbers, before anything is made.
 Result<std::unique_ptr<Backend>> make_synthetic_backend(const ModelConfig& config,
                                                         const TransformSpec& spec,
                                                         const Precision& precision,
+                                                        TableBits tables = {},
                                                         Device device = Device::kCpu);
 
 // Of the device's memory: what this process holds of the machine's; what is taken of the GPU's.

@@ -1,12 +1,13 @@
 // Speed and memory of whole models of random weights on the GPU, against 16 bits.
 //
-//   cuda_model_bench [llama-2-7b|llama-3-8b|… [blocks|decode]]
+//   cuda_model_bench [llama-2-7b|llama-3-8b|… [blocks|decode [--json]]]
 //
 // One transformer block (the difference between models of three layers and of one), prefilling
-// sequences of 2048 tokens; whole-model decoding, from the host's call to its logits; memory in
-// use. The 16-bit path is what it cannot do without: its products through cuBLAS, bfloat16, and the
-// same attention kernels over a 16-bit cache. Its norms, RoPE and SwiGLU are left out, in its
-// favour.
+// sequences of 2048 tokens; whole-model decoding, from the host's call to its logits, with
+// embedding and lm_head of 16 and of 8 bits; memory in use. The 16-bit path is what it cannot do
+// without: its products through cuBLAS, bfloat16, and the same attention kernels over a 16-bit
+// cache. Its norms, RoPE and SwiGLU are left out, in its favour. --json: an object a line, of
+// blocks alone (block_compare.py reads them).
 #include <cublas_v2.h>
 #include <fmt/format.h>
 
@@ -44,10 +45,11 @@ Precision precision_of() {
 }
 
 // R3, R4 and the heads' rotation online, as after R1.
-std::unique_ptr<Backend> packed(const ModelConfig& config) {
+std::unique_ptr<Backend> packed(const ModelConfig& config, int table_bits) {
   TransformSpec spec;
   spec.heads = spec.query_key = spec.ffn = true;
-  return must(make_synthetic_backend(config, spec, precision_of(), Device::kCuda));
+  return must(make_synthetic_backend(config, spec, precision_of(), {table_bits, table_bits},
+                                     Device::kCuda));
 }
 
 double now() {
@@ -210,36 +212,52 @@ double prefill_seconds(Backend& backend, int64_t sequences) {
   return seconds;
 }
 
-void bench_blocks(const ModelConfig& config) {
+void bench_blocks(const ModelConfig& config, bool json) {
   const auto of_layers = [&](int64_t layers) {
     ModelConfig small = config;
     small.layers = layers;
     small.sliding_windows.resize(static_cast<size_t>(layers));
-    return packed(small);
+    return packed(small, 8);
   };
   const auto one = of_layers(1);
   const auto three = of_layers(3);
   HalfPath half(config);
-  fmt::print("one block, prefill of {} tokens\n batch  W4A4KV4 ms  16-bit ms  speed-up\n",
-             kPrefill);
-  for (const int64_t batch : {1, 4, 16, 32}) {
+  if (!json) {
+    fmt::print("one block, prefill of {} tokens\n batch  W4A4KV4 ms  16-bit ms  speed-up\n",
+               kPrefill);
+  }
+  for (const int64_t batch : {1, 4, 16, 32, 64}) {
     const double ours = (prefill_seconds(*three, batch) - prefill_seconds(*one, batch)) / 2;
     const double theirs = half.block(batch, kPrefill, kPrefill, 5);
-    fmt::print("{:6} {:11.3f} {:10.3f} {:9.2f}\n", batch, 1e3 * ours, 1e3 * theirs, theirs / ours);
+    if (json) {
+      fmt::print("{{\"batch\": {}, \"tokens\": {}, \"ms\": {:.3f}, \"half_ms\": {:.3f}}}\n", batch,
+                 kPrefill, 1e3 * ours, 1e3 * theirs);
+    } else {
+      fmt::print("{:6} {:11.3f} {:10.3f} {:9.2f}\n", batch, 1e3 * ours, 1e3 * theirs,
+                 theirs / ours);
+    }
     std::fflush(stdout);
   }
 }
 
-void bench_decode(const ModelConfig& config) {
+// Seconds from the layers' end to the logits in the host's memory.
+double logits_seconds(Backend& backend, Matrix& logits) {
+  return median_seconds(9, [&] { backend.logits(0, logits.rows(), logits); });
+}
+
+void bench_decode(const ModelConfig& config, int table_bits) {
   const int64_t before = cuda::used_bytes();
-  const auto backend = packed(config);
+  const auto backend = packed(config, table_bits);
   const int64_t weights = cuda::used_bytes() - before;
   const int64_t tables = config.tied_embeddings ? 1 : 2;
   const int64_t matrices = config.parameters() - tables * config.vocab * config.hidden;
   fmt::print(
-      "decoding, whole model: {:.2f} GB on the GPU, {:.2f} GB in 16 bits\n"
-      " batch length  ms/step  of limit  16-bit ms  speed-up  used GB  16-bit GB\n",
-      1e-9 * static_cast<double>(weights), 2e-9 * static_cast<double>(config.parameters()));
+      "decoding, whole model, embedding and lm_head of {} bits: {:.2f} GB on the GPU, {:.2f} GB in "
+      "16 bits\n"
+      "tables batch length  ms/step  of limit  logits ms  16-bit ms  speed-up  used GB  16-bit GB  "
+      "less\n",
+      table_bits, 1e-9 * static_cast<double>(weights),
+      2e-9 * static_cast<double>(config.parameters()));
   for (const auto& [sequences, length] : {std::pair<int64_t, int64_t>{1, 256},
                                           {1, 2048},
                                           {1, 4096},
@@ -259,16 +277,20 @@ void bench_decode(const ModelConfig& config) {
     const double ours =
         median_seconds(31, [&] { run(*backend, batch_of(ids, 1, position++), all); });
     const double used = static_cast<double>(cuda::used_bytes() - before);
+    const double logits_part = logits_seconds(*backend, all);
     HalfPath half(config);
     const double theirs =
         static_cast<double>(config.layers) * half.block(sequences, 1, length, 7) + half.head(7);
     const double cache =
         static_cast<double>(sequences * length * config.layers * 2 * config.width(Space::kKey));
-    const double bytes = 0.5 * static_cast<double>(matrices) +
-                         2.0 * static_cast<double>(config.vocab * config.hidden) + 0.53 * cache;
-    fmt::print("{:6} {:6} {:8.3f} {:7.1f} % {:10.3f} {:9.2f} {:8.2f} {:10.2f}\n", sequences, length,
-               1e3 * ours, 100 * bytes / kBytesPerSecond / ours, 1e3 * theirs, theirs / ours,
-               1e-9 * used, 1e-9 * (2 * static_cast<double>(config.parameters()) + 2 * cache));
+    const double head = table_bits / 8.0 * static_cast<double>(config.vocab * config.hidden);
+    const double bytes = 0.5 * static_cast<double>(matrices) + head + 0.53 * cache;
+    const double half_bytes = 2 * static_cast<double>(config.parameters()) + 2 * cache;
+    fmt::print(
+        "{:6} {:5} {:6} {:8.3f} {:7.1f} % {:10.3f} {:10.3f} {:9.2f} {:8.2f} {:10.2f} {:5.2f}\n",
+        table_bits, sequences, length, 1e3 * ours, 100 * bytes / kBytesPerSecond / ours,
+        1e3 * logits_part, 1e3 * theirs, theirs / ours, 1e-9 * used, 1e-9 * half_bytes,
+        half_bytes / used);
     std::fflush(stdout);
     for (const int id : ids) backend->drop_sequence(id);
   }
@@ -281,7 +303,10 @@ int main(int argc, char** argv) {
   const quarot::ModelConfig config =
       quarot::must(quarot::published_config(argc > 1 ? argv[1] : "llama-2-7b"));
   const std::string_view part = argc > 2 ? argv[2] : "";
-  if (part != "blocks") quarot::bench_decode(config);
-  if (part != "decode") quarot::bench_blocks(config);
+  const bool json = argc > 3 && std::string_view(argv[3]) == "--json";
+  if (part != "blocks") {
+    for (const int table_bits : {8, 16}) quarot::bench_decode(config, table_bits);
+  }
+  if (part != "decode") quarot::bench_blocks(config, json);
   return 0;
 }

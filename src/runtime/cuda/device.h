@@ -79,6 +79,42 @@ class DeviceArray {
   int64_t size_ = 0;
 };
 
+// Elements of host memory that the GPU copies from and to at the bus's full speed.
+template <typename T>
+class PinnedArray {
+ public:
+  PinnedArray() = default;
+  PinnedArray(PinnedArray&& other) noexcept { swap(other); }
+  PinnedArray& operator=(PinnedArray&& other) noexcept {
+    PinnedArray(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~PinnedArray() { cudaFreeHost(data_); }
+
+  // As many as `count` at least; the contents are lost where there were fewer.
+  Status grow(int64_t count, const char* what) {
+    if (count <= size_) return {};
+    *this = PinnedArray();
+    void* data = nullptr;
+    QUAROT_RETURN_IF_ERROR(
+        check(cudaMallocHost(&data, static_cast<size_t>(count) * sizeof(T)), what));
+    data_ = static_cast<T*>(data);
+    size_ = count;
+    return {};
+  }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  void swap(PinnedArray& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+
+ private:
+  T* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
 // A stream, and cuBLAS on it: float32 stays float32.
 class Context {
  public:

@@ -28,8 +28,8 @@ PackedCudaBackend::PackedCudaBackend(const ModelConfig& config, const Precision&
       model_(std::move(model)),
       cache_(layout_of(config, precision), config.layers, config.kv_heads) {}
 
-int64_t PackedCudaBackend::bytes(const ModelConfig& config) {
-  return PackedModel::bytes(config) + Vocabulary<__half>::bytes(config);
+int64_t PackedCudaBackend::bytes(const ModelConfig& config, TableBits tables) {
+  return PackedModel::bytes(config) + Vocabulary<__half>::bytes(config, tables);
 }
 
 Status PackedCudaBackend::check(const Model& model, const Precision& precision) {
@@ -41,7 +41,7 @@ Result<std::unique_ptr<PackedCudaBackend>> PackedCudaBackend::create(Model model
                                                                      const NextLayer& next_layer) {
   QUAROT_RETURN_IF_ERROR(check(model, precision));
   QUAROT_ASSIGN_OR_RETURN(Context context, Context::create());
-  QUAROT_RETURN_IF_ERROR(check_memory(bytes(model.config), "the packed model"));
+  QUAROT_RETURN_IF_ERROR(check_memory(bytes(model.config, model.table_bits()), "the packed model"));
   QUAROT_ASSIGN_OR_RETURN(Vocabulary<__half> vocabulary, Vocabulary<__half>::upload(model));
   QUAROT_ASSIGN_OR_RETURN(PackedModel packed, PackedModel::upload(model, next_layer));
   return std::unique_ptr<PackedCudaBackend>(new PackedCudaBackend(

@@ -24,7 +24,7 @@ class PackedCudaBackend final : public CudaBackend<__half> {
   static Result<std::unique_ptr<PackedCudaBackend>> create(Model model, const Precision& precision,
                                                            const NextLayer& next_layer);
   static Status check(const Model& model, const Precision& precision);
-  static int64_t bytes(const ModelConfig& config);  // on the GPU, but for the cache
+  static int64_t bytes(const ModelConfig& config, TableBits tables);  // on the GPU, without cache
 
   int add_sequence() override { return cache_.add_sequence(); }
   int fork_sequence(int sequence, int64_t tokens) override {

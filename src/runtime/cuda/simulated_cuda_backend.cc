@@ -15,7 +15,7 @@ int64_t float_bytes(const Model& model) {
   for (const Layer& layer : model.layers) {
     for (const Linear& linear : layer.linears) elements += linear.weight.size();
   }
-  return 4 * elements + Vocabulary<float>::bytes(model.config);
+  return 4 * elements + Vocabulary<float>::bytes(model.config, {});
 }
 
 // Whether both put their tokens at the same positions.

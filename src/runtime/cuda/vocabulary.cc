@@ -10,7 +10,8 @@ namespace quarot::cuda {
 
 namespace {
 
-constexpr int64_t kLogitRows = 128;  // at a time
+constexpr int64_t kLogitRows = 128;         // at a time
+constexpr int64_t kCopiedFloats = 1 << 17;  // fewer are not worth waking a thread
 
 // The power of two that brings the largest magnitude to [2¹³, 2¹⁴).
 float half_factor(ConstMatrixRef weights) {
@@ -24,10 +25,30 @@ float half_factor(ConstMatrixRef weights) {
 }  // namespace
 
 template <typename T>
+Result<typename Vocabulary<T>::Table> Vocabulary<T>::upload_integers(const RowTable& rows,
+                                                                     const char* what) {
+  Table table;
+  const auto words = static_cast<size_t>(rows.tiles() * rows.row_words() * RowTable::kTileRows);
+  const auto scales = static_cast<size_t>(rows.tiles() * RowTable::kTileRows);
+  QUAROT_ASSIGN_OR_RETURN(table.words, DeviceArray<uint32_t>::make(
+                                           static_cast<int64_t>(words) + cuda::kTableSlack, what));
+  QUAROT_RETURN_IF_ERROR(check(cudaMemcpy(table.words.data(), rows.words(),
+                                          words * sizeof(uint32_t), cudaMemcpyHostToDevice),
+                               what));
+  QUAROT_ASSIGN_OR_RETURN(table.scales, DeviceArray<float>::upload({rows.scales(), scales}, what));
+  table.integers = {table.words.data(), table.scales.data(), static_cast<int>(32 / rows.per_word()),
+                    rows.rows(), rows.cols()};
+  return table;
+}
+
+template <typename T>
 Result<typename Vocabulary<T>::Table> Vocabulary<T>::upload(const RowTable& rows,
                                                             const char* what) {
   Table table;
   if (rows.empty()) return table;
+  if (!std::is_same_v<T, float> && rows.is_integer() && rows.groups() == 1) {
+    return upload_integers(rows, what);
+  }
   const Matrix weights = rows.to_matrix();
   const std::span<const float> all = weights.elements();
   if constexpr (std::is_same_v<T, float>) {
@@ -47,10 +68,14 @@ Result<typename Vocabulary<T>::Table> Vocabulary<T>::upload(const RowTable& rows
 }
 
 template <typename T>
-int64_t Vocabulary<T>::bytes(const ModelConfig& config) {
-  const int64_t weights = (config.tied_embeddings ? 1 : 2) * config.vocab * config.hidden;
+int64_t Vocabulary<T>::bytes(const ModelConfig& config, TableBits tables) {
+  constexpr int64_t kBits = 8 * sizeof(T);
+  const auto table = [&](int bits) {
+    return config.vocab * config.hidden * (bits == kFloatBits ? kBits : bits) / 8;
+  };
   const int64_t row = config.hidden * 8 + config.vocab * 12;
-  return weights * static_cast<int64_t>(sizeof(T)) + kLogitRows * row;
+  return table(tables.embedding) + (config.tied_embeddings ? 0 : table(tables.head)) +
+         kLogitRows * row;
 }
 
 template <typename T>
@@ -67,7 +92,7 @@ Result<Vocabulary<T>> Vocabulary<T>::upload(const Model& model) {
                           DeviceArray<float>::make(kLogitRows * vocabulary.hidden_, "logits"));
   QUAROT_ASSIGN_OR_RETURN(vocabulary.logits_,
                           DeviceArray<float>::make(kLogitRows * vocabulary.vocab_, "logits"));
-  if constexpr (!std::is_same_v<T, float>) {
+  if (!std::is_same_v<T, float> && !vocabulary.head().is_integer()) {
     QUAROT_ASSIGN_OR_RETURN(vocabulary.split_,
                             DeviceArray<T>::make(2 * kLogitRows * vocabulary.hidden_, "logits"));
     QUAROT_ASSIGN_OR_RETURN(vocabulary.products_,
@@ -79,6 +104,7 @@ Result<Vocabulary<T>> Vocabulary<T>::upload(const Model& model) {
 template <typename T>
 Status Vocabulary<T>::embed(const int32_t* tokens, int64_t rows, float* x,
                             cudaStream_t stream) const {
+  if (embedding_.is_integer()) return cuda::embed(embedding_.integers, tokens, x, rows, stream);
   return cuda::embed(embedding_.weights.data(), tokens, embedding_.factor, x, rows, hidden_,
                      stream);
 }
@@ -86,7 +112,10 @@ Status Vocabulary<T>::embed(const int32_t* tokens, int64_t rows, float* x,
 // logits_ ← lm_head · normed_
 template <typename T>
 Status Vocabulary<T>::multiply(int64_t rows, const Context& context) {
-  const Table& head = lm_head_.weights.size() > 0 ? lm_head_ : embedding_;
+  const Table& head = this->head();
+  if (head.is_integer()) {
+    return cuda::multiply(head.integers, normed_.data(), logits_.data(), rows, context.stream());
+  }
   if constexpr (std::is_same_v<T, float>) {
     return context.multiply(normed_.data(), rows, head.weights.data(), vocab_, hidden_,
                             logits_.data());
@@ -125,14 +154,17 @@ Status Vocabulary<T>::logits(const float* x, MatrixRef out, const Context& conte
   for (int64_t first = 0; first < out.rows(); first += kLogitRows) {
     const int64_t rows = std::min(kLogitRows, out.rows() - first);
     QUAROT_RETURN_IF_ERROR(make_logits(x + first * hidden_, rows, context));
-    const size_t row_bytes = static_cast<size_t>(vocab_) * sizeof(float);
-    QUAROT_RETURN_IF_ERROR(check(
-        cudaMemcpy2DAsync(out.row_data(first), static_cast<size_t>(out.stride()) * sizeof(float),
-                          logits_.data(), row_bytes, row_bytes, static_cast<size_t>(rows),
-                          cudaMemcpyDeviceToHost, context.stream()),
-        "logits"));
+    QUAROT_RETURN_IF_ERROR(host_logits_.grow(rows * vocab_, "logits"));
+    QUAROT_RETURN_IF_ERROR(
+        copy_floats(host_logits_.data(), logits_.data(), rows * vocab_, context.stream()));
+    QUAROT_RETURN_IF_ERROR(context.wait());
+    parallel_for(rows, kCopiedFloats / vocab_ + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        std::copy_n(host_logits_.data() + row * vocab_, vocab_, out.row_data(first + row));
+      }
+    });
   }
-  return context.wait();
+  return {};
 }
 
 template <typename T>
