@@ -11,6 +11,7 @@ set(CMAKE_CUDA_ARCHITECTURES ${QUAROT_CUDA_ARCHITECTURES})
 find_program(CMAKE_CUDA_COMPILER nvcc HINTS /usr/local/cuda/bin REQUIRED)
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
+list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})  # where cuBLAS is looked for, too
 
 # What every CUDA target is compiled with. fmt 9, left alone, gives up constexpr under nvcc but keeps
 # consteval, which then cannot compile. 554: a view of const T never converts itself; 20208: long

@@ -196,10 +196,7 @@ Status CudaLayerStream::lack(int64_t window, Space site, const float* target,
     QUAROT_RETURN_IF_ERROR(
         context.multiply(own, rows, basis.data(), hidden, hidden, result.data()));
   }
-  const float minus_one = -1;
-  return check(cublasSaxpy(context.blas(), static_cast<int>(size), &minus_one, backend_->residual(),
-                           1, result.data(), 1),
-               "calibration");
+  return context.blas().add(-1, backend_->residual(), size, result.data(), "calibration");
 }
 
 }  // namespace quarot::cuda

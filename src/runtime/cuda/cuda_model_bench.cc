@@ -8,7 +8,6 @@
 // without: its products through cuBLAS, bfloat16, and the same attention kernels over a 16-bit
 // cache. Its norms, RoPE and SwiGLU are left out, in its favour. --json: an object a line, of
 // blocks alone (block_compare.py reads them).
-#include <cublas_v2.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -146,14 +145,9 @@ class HalfPath {
   }
   void product(const uint8_t* w, int64_t out, int64_t in, const uint8_t* x, int64_t rows,
                uint8_t* y) {
-    const float one = 1;
-    const float zero = 0;
-    must(cuda::check(
-        cublasGemmEx(context_.blas(), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(out),
-                     static_cast<int>(rows), static_cast<int>(in), &one, w, CUDA_R_16BF,
-                     static_cast<int>(in), x, CUDA_R_16BF, static_cast<int>(in), &zero, y,
-                     CUDA_R_16BF, static_cast<int>(out), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-        "a product"));
+    must(context_.blas().multiply_halves({.m = out, .n = rows, .k = in}, CUDA_R_16BF,
+                                         {w, in, CUBLAS_OP_T}, {x, in}, CUDA_R_16BF, {y, out},
+                                         "a product"));
   }
   void prepare_cache(int64_t sequences, int64_t count, int64_t length) {
     cache_.layout = {static_cast<int>(config_.head_dim), 16, 16};

@@ -8,11 +8,6 @@ double gigabytes(size_t bytes) { return static_cast<double>(bytes) * 1e-9; }
 
 }  // namespace
 
-Status check(cublasStatus_t code, const char* what) {
-  if (code == CUBLAS_STATUS_SUCCESS) return {};
-  return error(ErrorCode::kUnsupported, "{}: cuBLAS: {}", what, cublasGetStatusString(code));
-}
-
 Status check_device() {
   int devices = 0;
   const cudaError_t code = cudaGetDeviceCount(&devices);
@@ -59,43 +54,25 @@ Status copy_floats(float* to, const float* from, int64_t count, cudaStream_t str
 
 Result<Context> Context::create() {
   QUAROT_RETURN_IF_ERROR(check_device());
-  Context context;
-  QUAROT_RETURN_IF_ERROR(check(cudaStreamCreate(&context.stream_), "CUDA's context"));
-  QUAROT_RETURN_IF_ERROR(check(cublasCreate(&context.blas_), "cuBLAS"));
-  QUAROT_RETURN_IF_ERROR(check(cublasSetStream(context.blas_, context.stream_), "cuBLAS"));
-  // Sums in float32 throughout; float32 operands are not cut to TF32 unless one asks.
-  QUAROT_RETURN_IF_ERROR(
-      check(cublasSetMathMode(context.blas_, static_cast<cublasMath_t>(
-                                                 CUBLAS_DEFAULT_MATH |
-                                                 CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
-            "cuBLAS"));
-  return context;
+  cudaStream_t stream = nullptr;
+  QUAROT_RETURN_IF_ERROR(check(cudaStreamCreate(&stream), "CUDA's context"));
+  return Context(stream);
 }
 
 Context::~Context() {
-  if (blas_ != nullptr) cublasDestroy(blas_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
-// cuBLAS counts by columns: a row-major matrix is its transpose there.
 Status Context::multiply(const float* x, int64_t rows, const float* w, int64_t outputs,
                          int64_t inputs, float* y, bool accumulate) const {
-  const float one = 1;
-  const float beta = accumulate ? 1 : 0;
-  return check(cublasSgemm(blas_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(outputs),
-                           static_cast<int>(rows), static_cast<int>(inputs), &one, w,
-                           static_cast<int>(inputs), x, static_cast<int>(inputs), &beta, y,
-                           static_cast<int>(outputs)),
-               "a product");
+  return blas_.multiply({.m = outputs, .n = rows, .k = inputs, .beta = accumulate ? 1.0F : 0.0F},
+                        {w, inputs, CUBLAS_OP_T}, {x, inputs}, {y, outputs}, "a product");
 }
 
 Status Context::add_moment(float factor, const float* y, int64_t outputs, const float* x,
                            int64_t inputs, int64_t rows, float keep, float* m) const {
-  return check(cublasSgemm(blas_, CUBLAS_OP_N, CUBLAS_OP_T, static_cast<int>(inputs),
-                           static_cast<int>(outputs), static_cast<int>(rows), &factor, x,
-                           static_cast<int>(inputs), y, static_cast<int>(outputs), &keep, m,
-                           static_cast<int>(inputs)),
-               "second moments");
+  return blas_.multiply({.m = inputs, .n = outputs, .k = rows, .alpha = factor, .beta = keep},
+                        {x, inputs}, {y, outputs, CUBLAS_OP_T}, {m, inputs}, "second moments");
 }
 
 }  // namespace quarot::cuda

@@ -1,7 +1,6 @@
-// Memory, a stream and cuBLAS on the GPU, with errors as values.
+// Memory and streams of the GPU, with errors as values.
 #pragma once
 
-#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -10,10 +9,9 @@
 #include <vector>
 
 #include "kernels/cuda/check.h"
+#include "runtime/cuda/blas.h"
 
 namespace quarot::cuda {
-
-Status check(cublasStatus_t code, const char* what);
 
 // kUnsupported, saying what to do, where there is no GPU that CUDA can use.
 Status check_device();
@@ -115,20 +113,19 @@ class PinnedArray {
   int64_t size_ = 0;
 };
 
-// A stream, and cuBLAS on it: float32 stays float32.
+// A stream, and products on it.
 class Context {
  public:
   static Result<Context> create();
   Context(Context&& other) noexcept
-      : stream_(std::exchange(other.stream_, nullptr)),
-        blas_(std::exchange(other.blas_, nullptr)) {}
+      : stream_(std::exchange(other.stream_, nullptr)), blas_(std::move(other.blas_)) {}
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   Context& operator=(Context&&) = delete;
   ~Context();
 
   cudaStream_t stream() const { return stream_; }
-  cublasHandle_t blas() const { return blas_; }
+  const Blas& blas() const { return blas_; }
   Status wait() const { return check(cudaStreamSynchronize(stream_), "the GPU"); }
 
   // y [rows, outputs] ← x·wᵀ, or y + x·wᵀ; x [rows, inputs], w [outputs, inputs]. No gaps between
@@ -141,9 +138,9 @@ class Context {
                     int64_t rows, float keep, float* m) const;
 
  private:
-  Context() = default;
-  cudaStream_t stream_ = nullptr;
-  cublasHandle_t blas_ = nullptr;
+  explicit Context(cudaStream_t stream) : stream_(stream), blas_(stream) {}
+  cudaStream_t stream_;
+  Blas blas_;
 };
 
 }  // namespace quarot::cuda

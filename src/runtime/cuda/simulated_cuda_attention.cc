@@ -152,27 +152,22 @@ Status SimulatedCudaBackend::attend_block(const SequenceChunk& chunk, int64_t la
   const float* keys = cache_.at(chunk.sequence, layer, false) + task.first_key * kv_width;
   const float* values = cache_.at(chunk.sequence, layer, true) + task.first_key * kv_width;
   const int64_t at = (chunk.first_row + first) * width;
-  const auto n = [](int64_t x) { return static_cast<int>(x); };
-  const float one = 1;
-  const float zero = 0;
+  const int64_t scores_apart = config_.group() * count * task.keys;  // of two KV heads
+  const int64_t rows_apart = config_.group() * dim;
   for (int64_t g = 0; g < config_.group(); ++g) {
-    QUAROT_RETURN_IF_ERROR(check(
-        cublasSgemmStridedBatched(context_.blas(), CUBLAS_OP_T, CUBLAS_OP_N, n(task.keys), n(count),
-                                  n(dim), &one, keys, n(kv_width), dim,
-                                  query_.data() + at + g * dim, n(width), config_.group() * dim,
-                                  &zero, task.scores + g * count * task.keys, n(task.keys),
-                                  config_.group() * count * task.keys, n(config_.kv_heads)),
-        "attention"));
+    QUAROT_RETURN_IF_ERROR(context_.blas().multiply_each(
+        {.m = task.keys, .n = count, .k = dim}, {keys, kv_width, CUBLAS_OP_T, dim},
+        {query_.data() + at + g * dim, width, CUBLAS_OP_N, rows_apart},
+        {task.scores + g * count * task.keys, task.keys, CUBLAS_OP_N, scores_apart},
+        config_.kv_heads, "attention"));
   }
   QUAROT_RETURN_IF_ERROR(softmax(task, stream()));
   for (int64_t g = 0; g < config_.group(); ++g) {
-    QUAROT_RETURN_IF_ERROR(
-        check(cublasSgemmStridedBatched(
-                  context_.blas(), CUBLAS_OP_N, CUBLAS_OP_N, n(dim), n(count), n(task.keys), &one,
-                  values, n(kv_width), dim, task.scores + g * count * task.keys, n(task.keys),
-                  config_.group() * count * task.keys, &zero, attention_.data() + at + g * dim,
-                  n(width), config_.group() * dim, n(config_.kv_heads)),
-              "attention"));
+    QUAROT_RETURN_IF_ERROR(context_.blas().multiply_each(
+        {.m = dim, .n = count, .k = task.keys}, {values, kv_width, CUBLAS_OP_N, dim},
+        {task.scores + g * count * task.keys, task.keys, CUBLAS_OP_N, scores_apart},
+        {attention_.data() + at + g * dim, width, CUBLAS_OP_N, rows_apart}, config_.kv_heads,
+        "attention"));
   }
   return {};
 }

@@ -122,14 +122,10 @@ Status Vocabulary<T>::multiply(int64_t rows, const Context& context) {
   } else {
     QUAROT_RETURN_IF_ERROR(
         split_rows(normed_.data(), split_.data(), rows, hidden_, context.stream()));
-    const float zero = 0;
-    QUAROT_RETURN_IF_ERROR(check(
-        cublasGemmEx(context.blas(), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(vocab_),
-                     static_cast<int>(2 * rows), static_cast<int>(hidden_), &head.factor,
-                     head.weights.data(), CUDA_R_16F, static_cast<int>(hidden_), split_.data(),
-                     CUDA_R_16F, static_cast<int>(hidden_), &zero, products_.data(), CUDA_R_32F,
-                     static_cast<int>(vocab_), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-        "lm_head"));
+    QUAROT_RETURN_IF_ERROR(context.blas().multiply_halves(
+        {.m = vocab_, .n = 2 * rows, .k = hidden_, .alpha = head.factor}, CUDA_R_16F,
+        {head.weights.data(), hidden_, CUBLAS_OP_T}, {split_.data(), hidden_}, CUDA_R_32F,
+        {products_.data(), vocab_}, "lm_head"));
     return add_pairs(products_.data(), logits_.data(), rows, vocab_, context.stream());
   }
 }
