@@ -73,7 +73,8 @@ int64_t Vocabulary<T>::bytes(const ModelConfig& config, TableBits tables) {
   const auto table = [&](int bits) {
     return config.vocab * config.hidden * (bits == kFloatBits ? kBits : bits) / 8;
   };
-  const int64_t row = config.hidden * 8 + config.vocab * 12;
+  const bool splits = tables.head == kFloatBits;
+  const int64_t row = config.hidden * (splits ? 8 : 4) + config.vocab * (splits ? 12 : 4);
   return table(tables.embedding) + (config.tied_embeddings ? 0 : table(tables.head)) +
          kLogitRows * row;
 }
