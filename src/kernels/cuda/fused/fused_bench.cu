@@ -1,8 +1,8 @@
 // The fused row operations, float32 in and int8 out, against the time a copy of their bytes takes:
-// fused_bench [--json]
-#include <cstring>
+// fused_bench [--json] [--rows ROWS] [WIDTH…], all without ROWS and WIDTHs.
+#include <algorithm>
 #include <optional>
-#include <string>
+#include <string_view>
 
 #include "kernels/cuda/bench.cuh"
 #include "kernels/cuda/fused/fused.h"
@@ -14,6 +14,13 @@ namespace {
 constexpr double kCopyBytesPerSecond = 4.27e12;  // measured on an H200
 constexpr int kCopies = 4;                       // of the buffers, so that none stays in L2
 bool json = false;
+int only_rows = 0;
+std::vector<int> only_widths;
+
+bool wanted(int rows, int width) {
+  return (only_rows == 0 || rows == only_rows) &&
+         (only_widths.empty() || std::ranges::find(only_widths, width) != only_widths.end());
+}
 
 void must(const Status& status) {
   if (status.ok()) return;
@@ -44,6 +51,7 @@ __global__ void fill_normal(float* x, size_t count) {
 void bench_rows(const char* name, RowOperation operation, int rows, int m, int log2, int inner,
                 bool rotate = true) {
   const int n = (m << log2) * inner;
+  if (!wanted(rows, n)) return;
   Rows r;
   r.element = Element::kFloat32;
   r.rows = rows;
@@ -80,6 +88,7 @@ void bench_rows(const char* name, RowOperation operation, int rows, int m, int l
 void bench_heads(int tokens, int query_heads, int kv_heads, int bits) {
   constexpr int kDim = 128;
   const int width = (query_heads + 2 * kv_heads) * kDim;
+  if (!wanted(tokens, width)) return;
   DeviceBuffer<float> qkv(size_t(kCopies) * tokens * width);
   fill_normal<<<1024, 256>>>(qkv.get(), qkv.size());
   DeviceBuffer<__half> q(size_t(tokens) * query_heads * kDim);
@@ -149,6 +158,15 @@ void bench_all() {
 }  // namespace quarot::cuda
 
 int main(int argc, char** argv) {
-  quarot::cuda::json = argc > 1 && std::strcmp(argv[1], "--json") == 0;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view arg = argv[i];
+    if (arg == "--json") {
+      quarot::cuda::json = true;
+    } else if (arg == "--rows" && i + 1 < argc) {
+      quarot::cuda::only_rows = std::atoi(argv[++i]);
+    } else {
+      quarot::cuda::only_widths.push_back(std::atoi(argv[i]));
+    }
+  }
   quarot::cuda::bench_all();
 }
