@@ -7,6 +7,8 @@
 // float16's range.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fused/half_terms.cuh"
 #include "kernels/cuda/fused/row_pass.cuh"
@@ -59,14 +61,12 @@ __device__ __forceinline__ void load_row(const Rows& args, int row, float (&x)[k
   }
 }
 
-// Row `row` of args, quantised into `out`; `squares` has room for a float a vector. Returns the
-// scale.
-template <typename In, int kVectors>
-__device__ __forceinline__ float quantize_row(const Rows& args, int row, float* squares,
-                                              uint8_t* out) {
+// A row's elements, by the threads' vectors, quantised into `out`. Returns the scale.
+template <int kVectors>
+__device__ __forceinline__ float quantize_vectors(const Rows& args,
+                                                  const float (&x)[kVectors][kVector],
+                                                  const float* squares, uint8_t* out) {
   __shared__ float slots[kMaxRowThreads / 32];
-  float x[kVectors][kVector];
-  load_row<In>(args, row, x, squares);
   float top = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) top = fmaxf(top, largest(x[i]));
@@ -93,6 +93,16 @@ __device__ __forceinline__ float quantize_row(const Rows& args, int row, float* 
     }
   }
   return quantizer.scale();
+}
+
+// Row `row` of args, quantised into `out`; `squares` has room for a float a vector. Returns the
+// scale.
+template <typename In, int kVectors>
+__device__ __forceinline__ float quantize_row(const Rows& args, int row, float* squares,
+                                              uint8_t* out) {
+  float x[kVectors][kVector];
+  load_row<In>(args, row, x, squares);
+  return quantize_vectors(args, x, squares, out);
 }
 
 // Which row of [m][columns] element `at` is in: at / columns.
@@ -456,6 +466,44 @@ __device__ __forceinline__ float rotate_row(const Rows& args, int row, uint8_t* 
   return rotate_by_factor<In, kExact, kTilesM, kTilesN>(args, row, shared, squares, out);
 }
 
+// As load_row, in a kernel for one operation: all loads of a batch are under way before the first
+// is waited for, and none is in a branch; so past the row's end comes its last vector once more.
+template <typename In, RowOperation kOperation, int kVectors>
+__device__ __forceinline__ void load_whole_row(const Rows& args, int row,
+                                               float (&x)[kVectors][kVector], float* squares) {
+  constexpr bool kSwiglu = kOperation == RowOperation::kSwiglu;
+  constexpr int kBatch = std::min(kVectors, kSwiglu ? 2 : 4);
+  const In* from = static_cast<const In*>(args.x) + row * args.stride;
+  const In* also = static_cast<const In*>(args.second) + row * args.stride;
+#pragma unroll
+  for (int base = 0; base < kVectors; base += kBatch) {
+    RawVector<In> first[kBatch];
+    RawVector<In> second[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = min(element_of(base + i), args.n - kVector);
+      first[i].load(from + at);
+      if constexpr (kSwiglu) second[i].load(also + at);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      float(&e)[kVector] = x[base + i];
+      first[i].expand(e);
+      if constexpr (kSwiglu) {
+        float other[kVector];
+        second[i].expand(other);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) e[j] = swiglu(e[j], other[j]);
+      }
+      if constexpr (kOperation == RowOperation::kNorm) {
+        const int at = min(element_of(base + i), args.n - kVector);
+        squares[at / kVector] = sum_of_squares(e);
+        if (args.gain != nullptr) apply_gain(args.gain + at, e);
+      }
+    }
+  }
+}
+
 template <typename In, RowOperation kOperation, int kVectors>
 __global__ void __launch_bounds__(kMaxRowThreads, kVectors <= 4 ? 2 : 1)
     quantize_kernel(const Rows args) {
@@ -465,8 +513,10 @@ __global__ void __launch_bounds__(kMaxRowThreads, kVectors <= 4 ? 2 : 1)
   Rows rows = args;
   rows.operation = kOperation;  // known to the compiler
   const int row = blockIdx.x;
-  const float scale = quantize_row<In, kVectors>(rows, row, reinterpret_cast<float*>(shared),
-                                                 output_row(rows, row));
+  auto* squares = reinterpret_cast<float*>(shared);
+  float x[kVectors][kVector];
+  load_whole_row<In, kOperation>(rows, row, x, squares);
+  const float scale = quantize_vectors(rows, x, squares, output_row(rows, row));
   if (threadIdx.x == 0) args.quant.scales[row] = scale;
 }
 

@@ -61,6 +61,21 @@ __device__ __forceinline__ int element_of(int vector) {
   return (vector * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
 }
 
+__device__ __forceinline__ float sum_of_squares(const float (&x)[kVector]) {
+  float sum = 0;
+#pragma unroll
+  for (const float e : x) sum = __fmaf_rn(e, e, sum);
+  return sum;
+}
+__device__ __forceinline__ void apply_gain(const float* from, float (&x)[kVector]) {
+  RawVector<float> raw;
+  raw.load(from);
+  float gain[kVector];
+  raw.expand(gain);
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) x[e] *= gain[e];
+}
+
 // kCount of a thread's vectors, from number `base` on, as they lie in memory: loading is apart from
 // use, so that all loads are under way before the first is waited for.
 template <typename In, int kCount>
@@ -95,19 +110,9 @@ struct RawRow {
         for (int j = 0; j < kVector; ++j) e[j] = swiglu(e[j], other[j]);
       }
       if (args.operation == RowOperation::kNorm && at < args.n) {
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) sum = __fmaf_rn(e[j], e[j], sum);
-        squares[at / kVector] = sum;
+        squares[at / kVector] = sum_of_squares(e);
       }
-      if (args.gain != nullptr && at < args.n) {
-        RawVector<float> raw;
-        raw.load(args.gain + at);
-        float gain[kVector];
-        raw.expand(gain);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) e[j] *= gain[j];
-      }
+      if (args.gain != nullptr && at < args.n) apply_gain(args.gain + at, e);
     }
   }
 };
