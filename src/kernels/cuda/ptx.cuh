@@ -22,6 +22,16 @@ __device__ __forceinline__ void load_matrix_x4(uint32_t (&r)[4], uint32_t addres
                : "memory");
 }
 
+// What one thread of the block stored before, another sees that has loaded the word stored.
+__device__ __forceinline__ void store_release(uint32_t shared, int word) {
+  asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(shared), "r"(word) : "memory");
+}
+__device__ __forceinline__ int load_acquire(uint32_t shared) {
+  int word;
+  asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(word) : "r"(shared) : "memory");
+  return word;
+}
+
 // ---- Global memory
 // What will not be read again: L1 keeps it not.
 __device__ __forceinline__ uint4 load_once_16(const void* pointer) {

@@ -19,9 +19,34 @@ __device__ __forceinline__ uint64_t transposed_descriptor(uint32_t shared, uint3
   return (swizzled_descriptor(shared) & ~(uint64_t{0x3fff} << 16)) | uint64_t{plane >> 4} << 16;
 }
 
+// Of 32 elements of n in rows of 64 bytes, swizzled in fours of two rows (SWIZZLE_64B): 16 of k are
+// 1024 bytes.
+__device__ __forceinline__ uint64_t narrow_descriptor(uint32_t shared) {
+  constexpr uint64_t kStrideBytes = 512;
+  constexpr uint64_t kSwizzle64 = 2;
+  return (shared & 0x3ffffU) >> 4 | kStrideBytes >> 4 << 32 | kSwizzle64 << 62;
+}
+
 // d [64, n] (+)= A [64, 16] · B; adds to d where `add` is not 0. Warp w of the warpgroup holds rows
 // 16w…16w+15 of A and d as mma m16n8k16 does: d[4j…4j+3] is the accumulator of columns 8j…8j+7.
-// Asynchronous: a and d are not to be touched before wgmma_wait. n = 64:
+// Asynchronous: a and d are not to be touched before wgmma_wait. n = 32:
+template <bool kTransposed>
+__device__ __forceinline__ void wgmma_f16(float (&d)[16], const uint32_t (&a)[4], uint64_t b,
+                                          int add) {
+  asm volatile(
+      "{\n.reg .pred add;\n"
+      "setp.ne.b32 add, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, "
+      "%8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, add, 1, 1, %22;\n}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+        "+f"(d[14]), "+f"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(int{kTransposed}));
+}
+
+// n = 64:
 template <bool kTransposed>
 __device__ __forceinline__ void wgmma_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
                                           int add) {

@@ -213,48 +213,78 @@ TEST(FusedRows, SwigluOfEveryModel) {
   expect_rows({1536, RowOperation::kSwiglu, {}});
 }
 
-// Few rows and many take different kernels to the same bits.
+// Few rows and many take different kernels to the same bits; codes are the same packed.
 TEST(FusedRows, DoNotDependOnHowManyThereAre) {
   if (!has_gpu()) GTEST_SKIP() << "no GPU here";
-  constexpr int kMany = 40;
   constexpr struct {
     RowOperation operation;
-    int m, log2;
-  } kTests[] = {{RowOperation::kSwiglu, 172, 6}, {RowOperation::kSwiglu, 28, 9},
-                {RowOperation::kSwiglu, 107, 7}, {RowOperation::kSwiglu, 28, 10},
-                {RowOperation::kNorm, 1, 12},    {RowOperation::kNorm, 20, 8},
-                {RowOperation::kNorm, 36, 4},    {RowOperation::kNorm, 1, 13}};
+    int m, log2, inner;
+  } kTests[] = {{RowOperation::kSwiglu, 172, 6, 1}, {RowOperation::kPlain, 172, 6, 1},
+                {RowOperation::kSwiglu, 28, 9, 1},  {RowOperation::kPlain, 28, 9, 1},
+                {RowOperation::kSwiglu, 107, 7, 1}, {RowOperation::kPlain, 107, 7, 1},
+                {RowOperation::kSwiglu, 28, 10, 1}, {RowOperation::kPlain, 28, 10, 1},
+                {RowOperation::kPlain, 12, 7, 1},   {RowOperation::kPlain, 76, 6, 1},
+                {RowOperation::kPlain, 44, 7, 1},   {RowOperation::kPlain, 76, 7, 1},
+                {RowOperation::kPlain, 148, 7, 1},  {RowOperation::kPlain, 28, 0, 128},
+                {RowOperation::kSwiglu, 924, 5, 1}, {RowOperation::kPlain, 924, 5, 1},
+                {RowOperation::kPlain, 36, 0, 64},  {RowOperation::kNorm, 1, 12, 1},
+                {RowOperation::kNorm, 20, 8, 1},    {RowOperation::kNorm, 28, 7, 1},
+                {RowOperation::kNorm, 36, 6, 1},    {RowOperation::kNorm, 36, 4, 1},
+                {RowOperation::kNorm, 172, 6, 1},   {RowOperation::kNorm, 28, 9, 1},
+                {RowOperation::kNorm, 107, 7, 1},   {RowOperation::kPlain, 172, 0, 64},
+                {RowOperation::kPlain, 96, 0, 128}, {RowOperation::kNorm, 924, 5, 1},
+                {RowOperation::kNorm, 1, 13, 1}};
   for (const auto& t : kTests) {
-    SCOPED_TRACE(::testing::Message() << t.m << " x 2^" << t.log2);
+    SCOPED_TRACE(::testing::Message() << t.m << " x 2^" << t.log2 << " x " << t.inner);
     Rows rows;
     rows.element = Element::kFloat32;
     rows.operation = t.operation;
-    rows.n = t.m << t.log2;
-    rows.stride = 2 * rows.n;
+    rows.n = (t.m << t.log2) * t.inner;
+    const bool swiglu = t.operation == RowOperation::kSwiglu;
+    rows.stride = rows.n * (swiglu ? 2 : 1);
     rows.eps = 1e-5F;
+    // For each multiprocessor more than it takes at a time.
+    const int many = 300 + static_cast<int>(4'000'000 / rows.stride);
     const std::vector<double> factor = random_factor(t.m, t.m != 107);
-    const auto words = rotation_factor(factor, t.m, t.log2, 1, rows.rotation);
+    const auto words = rotation_factor(factor, t.m, t.log2, t.inner, rows.rotation);
     ASSERT_TRUE(words.ok());
     const DeviceBuffer<uint32_t> device_words(*words);
     rows.rotation.factor = device_words.get();
-    const DeviceBuffer<float> x(normals(static_cast<size_t>(kMany) * 2 * rows.n));
-    const auto run = [&](int first, int count) {
-      DeviceBuffer<uint8_t> codes(static_cast<size_t>(count) * rows.n);
+    std::vector<int8_t> signs(static_cast<size_t>(rows.n));
+    for (int8_t& s : signs) s = generator() % 2 == 0 ? 1 : -1;
+    const DeviceBuffer<int8_t> device_signs(signs);
+    rows.rotation.signs = device_signs.get();
+    const DeviceBuffer<float> gain(normals(static_cast<size_t>(rows.n)));
+    if (t.operation == RowOperation::kNorm) rows.gain = gain.get();
+    const DeviceBuffer<float> x(normals(static_cast<size_t>(many) * rows.stride));
+    const auto run = [&](int first, int count, bool int4) {
+      DeviceBuffer<uint8_t> codes(static_cast<size_t>(count) * rows.n / (int4 ? 2 : 1));
       DeviceBuffer<float> scales(static_cast<size_t>(count));
       rows.x = x.get() + static_cast<size_t>(first) * rows.stride;
       rows.second = x.get() + static_cast<size_t>(first) * rows.stride + rows.n;
       rows.rows = count;
-      rows.quant = {4, false, 0.9F, codes.get(), scales.get()};
+      rows.quant = {4, int4, 0.9F, codes.get(), scales.get()};
       EXPECT_TRUE(quantize_rows(rows, nullptr).ok());
       EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
       return std::pair(codes.download(), scales.download());
     };
-    const auto [all_codes, all_scales] = run(0, kMany);
-    for (const int first : {0, 17, 39}) {
-      const auto [codes, scales] = run(first, 1);
-      EXPECT_EQ(scales[0], all_scales[first]);
-      EXPECT_TRUE(std::ranges::equal(
-          codes, std::span(all_codes).subspan(static_cast<size_t>(first) * rows.n, rows.n)));
+    const auto [all_codes, all_scales] = run(0, many, false);
+    const auto row_of = [&](int row) {
+      return std::span(all_codes).subspan(static_cast<size_t>(row) * rows.n, rows.n);
+    };
+    for (const int first : {0, 17, 39, 131, 132, 299, many - 150, many - 1}) {
+      const auto [codes, scales] = run(first, 1, false);
+      EXPECT_EQ(scales[0], all_scales[first]) << first;
+      EXPECT_TRUE(std::ranges::equal(codes, row_of(first))) << first;
+    }
+    const auto [packed, packed_scales] = run(0, many, true);
+    EXPECT_EQ(packed_scales, all_scales);
+    for (const int row : {0, 132, many - 1}) {
+      const auto unpacked =
+          unpack_row(packed.data() + static_cast<size_t>(row) * rows.n / 2, rows.n, true);
+      EXPECT_TRUE(std::ranges::equal(unpacked, row_of(row), {}, {}, [](uint8_t code) {
+        return static_cast<int8_t>(code);
+      })) << row;
     }
   }
 }

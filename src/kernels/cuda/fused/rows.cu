@@ -5,6 +5,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fused/factor_rows.h"
+#include "kernels/cuda/fused/factor_stream.h"
 #include "kernels/cuda/fused/rotate_cluster.cuh"
 #include "kernels/cuda/fused/walsh_rows.h"
 
@@ -135,6 +136,7 @@ Status quantize_rows(const Rows& rows, cudaStream_t stream) {
   if (rows.rotation.m > 0 && suits_cluster(rows, device)) {
     return launch_cluster(rows, stream);
   }
+  if (suits_factor_stream(rows, device)) return stream_factor_rows(rows, stream);
   if (suits_factor_rows(rows)) return rotate_factor_rows(rows, stream);
   return rows.element == Element::kFloat32 ? dispatch<float>(rows, stream)
                                            : dispatch<__nv_bfloat16>(rows, stream);
