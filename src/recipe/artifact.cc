@@ -111,9 +111,21 @@ fs::path without_trailing_slash(const fs::path& path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
+// A link that leads nowhere is in the way like any other file.
 bool is_there(const fs::path& path) {
   std::error_code ignored;
-  return fs::exists(path, ignored);
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+// What a run leaves that was killed before it wrote its mark, or after it took it away.
+bool is_unmarked_partial(const fs::path& folder) {
+  if (is_there(folder / "quarot.json")) return true;
+  std::error_code failed;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed)) {
+    if (entry.path().extension().string().starts_with(".tmp-")) continue;  // AtomicFile's
+    return false;
+  }
+  return !failed;
 }
 
 class ArtifactWriter {
@@ -187,15 +199,18 @@ class ArtifactWriter {
                  "{}: exists already; remove it or choose another folder", folder_.string());
   }
 
-  // What makes a half-finished folder ours to go on with; part of quarot.json later.
-  json identity() const {
-    return {{"quarot_version", version()},
-            {"recipe", recipe_},
-            {"source", lossy_utf8(checkpoint_.path().filename().string())},
-            {"source_config", content_hash(checkpoint_.config().dump())},
-            {"matrices", dtype_name(options_.matrices)},
-            {"packed", options_.pack},
-            {"calibration", calibration_name()}};
+  // What makes a half-finished folder ours to go on with; part of quarot.json later. Of the weights
+  // the smallest tensor stands for all: no two trainings end with the same norm.
+  Result<json> identity() const {
+    QUAROT_ASSIGN_OR_RETURN(const Matrix norm, checkpoint_.tensors().read("model.norm.weight"));
+    return json{{"quarot_version", version()},
+                {"recipe", recipe_},
+                {"source", lossy_utf8(checkpoint_.path().filename().string())},
+                {"source_config", content_hash(checkpoint_.config().dump())},
+                {"source_norm", content_hash(std::as_bytes(norm.elements()))},
+                {"matrices", dtype_name(options_.matrices)},
+                {"packed", options_.pack},
+                {"calibration", calibration_name()}};
   }
   std::string calibration_name() const {
     if (!recipe_.calibrates()) return "none";
@@ -205,6 +220,7 @@ class ArtifactWriter {
   }
 
   Status begin_partial() {
+    QUAROT_ASSIGN_OR_RETURN(manifest_, identity());
     std::error_code failed;
     fs::create_directories(partial_, failed);
     if (failed)
@@ -213,14 +229,23 @@ class ArtifactWriter {
     lock_.emplace(std::move(lock));
     QUAROT_RETURN_IF_ERROR(check_folder());  // whoever held the lock may have finished it
     const fs::path mark = partial_ / kMark;
-    manifest_ = identity();
+    if (!is_there(mark) && !is_unmarked_partial(partial_)) {
+      return error(ErrorCode::kInvalidArgument,
+                   "{}: holds files that quarot did not write, where it would write; move it away, "
+                   "or choose another folder",
+                   partial_.string());
+    }
     const std::string wanted = manifest_.dump(2);
     Result<std::string> found = read_text_file(mark);
     const bool ours = found.ok() && *found == wanted;
-    // What a killed run was writing has a temporary name; the shards it finished stay.
+    // What a killed run was writing has a temporary name; the shards it finished stay. The mark
+    // goes last: until then it says whose the others are.
     for (const fs::directory_entry& entry : fs::directory_iterator(partial_, failed)) {
-      if (ours && (entry.path() == mark || entry.path().extension() == ".safetensors")) continue;
-      fs::remove_all(entry.path(), failed);
+      if (entry.path() == mark || (ours && entry.path().extension() == ".safetensors")) continue;
+      if (fs::remove_all(entry.path(), failed); failed) {
+        return error(ErrorCode::kIo, "{}: cannot remove: {}", entry.path().string(),
+                     failed.message());
+      }
     }
     return write_file_atomically(mark, wanted);
   }

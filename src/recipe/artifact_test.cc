@@ -271,6 +271,44 @@ TEST_F(Artifact, AnotherRecipeStartsOver) {
             1e-5);
 }
 
+// The same name and config, as after another epoch of training.
+TEST_F(Artifact, AnotherModelStartsOver) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path source = root_ / "source";
+  fs::copy(tiny("llama"), source);
+  StopAfterLayers stop(1);
+  ASSERT_FALSE(write(source, rotation("quarot"), root_ / "out", stop).ok());
+  std::string weights = value_of(read_text_file(source / "model.safetensors"));
+  const auto tensors = value_of(open_safetensors(source));
+  const auto norm = value_of(tensors->raw("model.norm.weight")).bytes;
+  const std::string bytes(reinterpret_cast<const char*>(norm.data()), norm.size());
+  weights[weights.find(bytes)] ^= 1;
+  testing::expect_ok(write_file_atomically(source / "model.safetensors", weights));
+  EXPECT_EQ(value_of(write(source, rotation("quarot"), root_ / "out", progress_)).resumed_layers,
+            0);
+}
+
+// "out.partial" may be anybody's.
+TEST_F(Artifact, FilesThatItDidNotWriteStay) {
+  QUAROT_NEEDS(data_folder());
+  const fs::path partial = root_ / "out.partial";
+  fs::create_directory(partial);
+  std::ofstream(partial / "thesis.txt") << "years of work";
+  const auto refused = write(stories(), rotation("quarot"), root_ / "out", progress_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(refused.error().message().find("out.partial"), std::string::npos);
+  EXPECT_EQ(value_of(read_text_file(partial / "thesis.txt")), "years of work");
+  // What a kill before the mark, or after it, leaves is its own.
+  fs::remove(partial / "thesis.txt");
+  for (const char* name : {"partial.json.tmp-1", "quarot.json"}) {
+    std::ofstream(partial / name) << "{}";
+    (void)value_of(write(stories(), rotation("quarot"), root_ / "out", progress_));
+    fs::remove_all(root_ / "out");
+    fs::create_directory(partial);
+  }
+}
+
 TEST_F(Artifact, RefusesWhatItCannotDo) {
   QUAROT_NEEDS(data_folder());
   const auto refused = [&](const fs::path& source, const Recipe& recipe, const fs::path& folder,
@@ -285,6 +323,9 @@ TEST_F(Artifact, RefusesWhatItCannotDo) {
   fs::create_directory(there);
   refused(stories(), rotation("quarot"), there, ErrorCode::kInvalidArgument, "exists already");
   EXPECT_TRUE(names_in(there).empty());
+  fs::create_symlink(root_ / "nowhere", root_ / "link");
+  refused(stories(), rotation("quarot"), root_ / "link", ErrorCode::kInvalidArgument,
+          "exists already");
   Recipe group = rotation("quarot");
   group.precision.activations = {.bits = 4, .group = 7};
   refused(stories(), group, root_ / "group", ErrorCode::kInvalidArgument, "7");
