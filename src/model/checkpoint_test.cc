@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <fstream>
 
+#include "formats/safetensors.h"
+#include "support/checkpoint.h"
 #include "support/synthetic.h"
 
 namespace quarot {
@@ -96,6 +99,54 @@ TEST_F(CheckpointFiles, TensorsThatDoNotFitTheConfigAreNamed) {
   expect_load_error("num_hidden_layers", 3, "model.layers.2.self_attn.q_proj.weight is missing");
   expect_load_error("tie_word_embeddings", false, "lm_head.weight is missing");
   expect_load_error("model_type", "qwen3", "q_norm.weight is missing");
+}
+
+// One such number would make all logits so.
+TEST_F(CheckpointFiles, NumbersThatAreNoneAreNamed) {
+  nlohmann::json config = {
+      {"model_type", "llama"},         {"hidden_size", 32},        {"intermediate_size", 32},
+      {"num_hidden_layers", 1},        {"num_attention_heads", 2}, {"vocab_size", 16},
+      {"max_position_embeddings", 16}, {"rms_norm_eps", 1e-5},     {"tie_word_embeddings", true}};
+  testing::write_random_checkpoint(folder_, config);
+  const auto write_tensors = [&](float gain, float scale) {
+    const std::string norm = "model.layers.0.input_layernorm.weight";
+    const std::string query = "model.layers.0.self_attn.q_proj.weight";
+    const auto old = value_of(open_safetensors(folder_));
+    std::vector<TensorPlan> plan;
+    for (const TensorInfo& info : old->tensors()) {
+      if (info.name != norm && info.name != query)
+        plan.push_back({info.name, Dtype::kBF16, info.shape});
+    }
+    const size_t kept = plan.size();
+    plan.push_back({norm, Dtype::kF32, {32}});
+    plan.push_back({query + "_packed", Dtype::kI32, {32, 4}});
+    plan.push_back({query + "_scale", Dtype::kF32, {32, 1}});
+    plan.push_back({query + "_shape", Dtype::kI64, {2}});
+    SafetensorsWriter writer =
+        value_of(SafetensorsWriter::create(folder_ / "all.safetensors", plan, {}));
+    for (size_t i = 0; i < kept; ++i)
+      testing::expect_ok(writer.append(plan[i].name, value_of(old->raw(plan[i].name)).bytes));
+    const std::vector<float> gains(32, gain);
+    const std::vector<int32_t> words(32 * 4, 0);
+    const std::vector<float> scales(32, scale);
+    const int64_t shape[] = {32, 32};
+    testing::expect_ok(writer.append(norm, std::as_bytes(std::span(gains))));
+    testing::expect_ok(writer.append(query + "_packed", std::as_bytes(std::span(words))));
+    testing::expect_ok(writer.append(query + "_scale", std::as_bytes(std::span(scales))));
+    testing::expect_ok(writer.append(query + "_shape", std::as_bytes(std::span(shape))));
+    testing::expect_ok(writer.commit());
+  };
+  const auto load = [&](float gain, float scale) {
+    write_tensors(gain, scale);
+    const auto tensors = value_of(open_safetensors(folder_ / "all.safetensors"));
+    const auto layer = load_layer(*tensors, value_of(parse_config(config, "test")), 0);
+    return layer.ok() ? std::string() : layer.error().message();
+  };
+  EXPECT_EQ(load(-1, 0.1F), "");
+  for (const float gain : {NAN, INFINITY, -INFINITY})
+    EXPECT_NE(load(gain, 0.1F).find("input_layernorm.weight has a value of"), std::string::npos);
+  for (const float scale : {NAN, INFINITY, 0.0F, -0.1F})
+    EXPECT_NE(load(1, scale).find("q_proj.weight_scale has a value of"), std::string::npos);
 }
 
 TEST_F(CheckpointFiles, Llama2cWithoutTokenizerSaysWhatItLooksFor) {

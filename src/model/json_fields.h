@@ -2,11 +2,14 @@
 // an error that names the file and the field.
 #pragma once
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -42,6 +45,18 @@ class JsonFields {
     QUAROT_ASSIGN_OR_RETURN(std::optional<T> value, optional<T>(key));
     if (!value) return error(ErrorCode::kCorrupt, "{}: \"{}\" is missing", where_, key);
     return *std::move(value);
+  }
+  // kInvalidArgument for a field that `known` has not: misspelt, or of another version, it would
+  // otherwise be passed over in silence.
+  Status check_names(const nlohmann::json& known, std::string_view what) const {
+    for (const auto& [name, value] : object_->items()) {
+      if (known.contains(name)) continue;
+      std::vector<std::string> names;
+      for (const auto& [known_name, ignored] : known.items()) names.push_back(known_name);
+      return error(ErrorCode::kInvalidArgument, "{}: \"{}\" is no field of {}; there are {}",
+                   where_, name, what, fmt::join(names, ", "));
+    }
+    return {};
   }
   // An empty object where the field is absent.
   Result<JsonFields> object(std::string_view key) const {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "model/family.h"
@@ -36,10 +37,22 @@ Result<Matrix> read_matrix(const TensorSource& tensors, const std::string& name,
   return tensors.read(name);
 }
 
+// What is multiplied with every token, and small: one number that is none would make all of them
+// so.
+Status check_values(const TensorSource& tensors, const std::string& name, const Matrix& values,
+                    bool (*good)(float), std::string_view expected) {
+  const auto bad = std::ranges::find_if_not(values.elements(), good);
+  if (bad == values.elements().end()) return {};
+  return error(ErrorCode::kCorrupt, "{}: tensor {} has a value of {}, expected {}",
+               tensors.path().string(), name, *bad, expected);
+}
+
 Result<std::vector<float>> read_vector(const TensorSource& tensors, const std::string& name,
                                        int64_t size) {
   QUAROT_RETURN_IF_ERROR(check_shape(tensors, name, {size}));
   QUAROT_ASSIGN_OR_RETURN(const Matrix values, tensors.read(name));
+  QUAROT_RETURN_IF_ERROR(check_values(
+      tensors, name, values, [](float x) { return std::isfinite(x); }, "finite numbers"));
   return std::vector<float>(values.elements().begin(), values.elements().end());
 }
 
@@ -85,6 +98,9 @@ Result<PackedTensor> read_packed(const TensorSource& tensors, const std::string&
     return error(ErrorCode::kCorrupt, "{}: tensor {}_packed is no packed [{}, {}] with its scales",
                  tensors.path().string(), name, rows, cols);
   }
+  QUAROT_RETURN_IF_ERROR(check_values(
+      tensors, name + "_scale", packed.scales, [](float x) { return std::isfinite(x) && x > 0; },
+      "numbers above 0"));
   return packed;
 }
 

@@ -107,6 +107,7 @@ Result<TransformSpec> parse_transform_spec(const nlohmann::json& json, const std
   if (!json.is_object())
     return error(ErrorCode::kCorrupt, "{}: expected an object of transforms", where);
   const JsonFields fields(json, where);
+  QUAROT_RETURN_IF_ERROR(fields.check_names(TransformSpec(), "the transforms"));
   for (const auto& [name, member] : kFlags) {
     QUAROT_ASSIGN_OR_RETURN(base.*member, fields.optional<bool>(name, base.*member));
   }

@@ -437,17 +437,24 @@ TEST_F(Artifact, ARecipeThatDoesNotFitItsModelIsRefused) {
   QUAROT_NEEDS(data_folder());
   const fs::path folder = root_ / "out";
   (void)value_of(write(stories(), rotation("quarot"), folder, progress_));
-  nlohmann::json manifest = testing::read_json(folder / "quarot.json");
-  manifest["recipe"]["a_bits"] = 4;
-  manifest["recipe"]["a_group"] = 1000;
-  testing::expect_ok(add_checksums({}, manifest));
-  std::ofstream(folder / "quarot.json") << manifest;
-  const auto checkpoint = value_of(open_checkpoint(folder));
-  const auto prepared =
-      prepare_model(*checkpoint, testing::byte_tokenizer(64), Recipe(), std::nullopt, progress_);
-  ASSERT_FALSE(prepared.ok());
-  EXPECT_NE(prepared.error().message().find("quarot.json"), std::string::npos);
-  EXPECT_NE(prepared.error().message().find("groups of 1000"), std::string::npos);
+  const nlohmann::json written = testing::read_json(folder / "quarot.json");
+  const auto expect_refused = [&](const nlohmann::json& changes, const std::string& message) {
+    nlohmann::json manifest = written;
+    manifest["recipe"].merge_patch(changes);
+    testing::expect_ok(add_checksums({}, manifest));
+    std::ofstream(folder / "quarot.json") << manifest;
+    const auto checkpoint = value_of(open_checkpoint(folder));
+    const auto prepared =
+        prepare_model(*checkpoint, testing::byte_tokenizer(64), Recipe(), std::nullopt, progress_);
+    ASSERT_FALSE(prepared.ok()) << changes;
+    EXPECT_NE(prepared.error().message().find("quarot.json: "), std::string::npos);
+    EXPECT_NE(prepared.error().message().find(message), std::string::npos)
+        << prepared.error().message();
+  };
+  expect_refused({{"a_bits", 4}, {"a_group", 1000}}, "groups of 1000");
+  // Of another version, which may have meant something by it.
+  expect_refused({{"bits_of_thought", 4}}, "write the model again");
+  expect_refused({{"transforms", {{"everything", true}}}}, "\"everything\" is no field");
 }
 
 TEST_F(Artifact, OfAPathWithATrailingSlash) {

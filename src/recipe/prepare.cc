@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "quarot/version.h"
 #include "recipe/principal_basis.h"
 
 namespace quarot {
@@ -62,7 +63,14 @@ Result<Recipe> recipe_of(const Checkpoint& checkpoint) {
   if (recipe == checkpoint.manifest()->end()) {
     return error(ErrorCode::kCorrupt, "{}: \"recipe\" is missing", where);
   }
-  return parse_recipe(*recipe, where);
+  Result<Recipe> parsed = parse_recipe(*recipe, "recipe");
+  if (parsed.ok()) return parsed;
+  const auto writer = checkpoint.manifest()->find("quarot_version");
+  const bool known = writer != checkpoint.manifest()->end() && writer->is_string();
+  return parsed.error().with_context(
+      fmt::format("{}: written by quarot {}, with a recipe that this one, {}, does not read; write "
+                  "the model again from the original",
+                  where, known ? writer->get<std::string>() : "of another version", version()));
 }
 
 Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenizer& tokenizer,

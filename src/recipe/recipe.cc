@@ -200,19 +200,6 @@ Status check_floats(const Recipe& recipe, const ModelConfig& config) {
   return {};
 }
 
-// A misspelt field would otherwise be a different recipe, silently.
-Status check_names(const nlohmann::json& json, const nlohmann::json& known,
-                   const std::string& where) {
-  for (const auto& [name, value] : json.items()) {
-    if (known.contains(name) || name == "base") continue;
-    std::vector<std::string> names;
-    for (const auto& [known_name, ignored] : known.items()) names.push_back(known_name);
-    return error(ErrorCode::kInvalidArgument, "{}: \"{}\" is no field of a recipe; there are {}",
-                 where, name, fmt::join(names, ", "));
-  }
-  return {};
-}
-
 }  // namespace
 
 std::vector<NamedRecipe> named_recipes() {
@@ -274,8 +261,10 @@ void to_json(nlohmann::json& json, const Recipe& recipe) {
 Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where) {
   if (!json.is_object())
     return error(ErrorCode::kInvalidArgument, "{}: expected a JSON object", where);
-  QUAROT_RETURN_IF_ERROR(check_names(json, Recipe(), where));
   const JsonFields fields(json, where);
+  nlohmann::json known = Recipe();
+  known["base"] = "";
+  QUAROT_RETURN_IF_ERROR(fields.check_names(known, "a recipe"));
   QUAROT_ASSIGN_OR_RETURN(const std::string name, fields.optional<std::string>("name", "float"));
   QUAROT_ASSIGN_OR_RETURN(const std::string base, fields.optional<std::string>("base", name));
   Result<Recipe> found = recipe_by_name(base);

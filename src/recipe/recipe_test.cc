@@ -155,6 +155,8 @@ TEST(Recipe, JsonThatIsWrongIsRefused) {
   expect_refused({{"base", "nothing"}}, ErrorCode::kNotFound, "no recipe \"nothing\"");
   expect_refused({{"seed", -1}}, ErrorCode::kCorrupt, "0 or more");
   expect_refused({{"transforms", 1}}, ErrorCode::kCorrupt, "object of transforms");
+  expect_refused({{"transforms", {{"head", false}}}}, ErrorCode::kInvalidArgument,
+                 "\"head\" is no field");
   expect_refused({{"transforms", {{"kind", "dct"}}}}, ErrorCode::kCorrupt, "plain-hadamard");
   expect_refused({{"transforms", {{"residual", true}, {"norm_output", true}}}},
                  ErrorCode::kInvalidArgument, "choose one");
