@@ -46,6 +46,7 @@ struct Kernels {
   // The rows that a thread takes at once are what fits here: with half of a core's second-level
   // cache they are read from there for each tile of weights, and the weights only once.
   int64_t block_bytes = 512 << 10;
+  int64_t workspace_bytes = 0;  // that gemm() wants beside its stack
 };
 
 // Every table in this binary, the fastest first; the last is "scalar", which is always available.

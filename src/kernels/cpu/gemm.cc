@@ -18,6 +18,15 @@ int64_t block_rows(const Kernels& kernels, int64_t stride) {
   return std::max(kernels.block_bytes / stride / kRowMultiple, int64_t{1}) * kRowMultiple;
 }
 
+// Kept by each thread from product to product: fresh pages would cost more than a small one. Not on
+// the stack, for that of a thread of the caller's may be small.
+std::byte* workspace(const Kernels& kernels) {
+  thread_local AlignedVector<std::byte> memory;
+  const auto bytes = static_cast<size_t>(kernels.workspace_bytes);
+  if (memory.size() < bytes) memory.resize(bytes);
+  return memory.data();
+}
+
 // Multiply-adds below which waking another thread costs more than it saves.
 constexpr int64_t kGrain = 1 << 17;
 
@@ -129,7 +138,7 @@ void gemm(const Kernels& kernels, const Activations& a, const PackedWeight& w, M
       const int64_t row = first / tiles * rows;
       const int64_t tile = first % tiles;
       const int64_t end = std::min(tiles, tile + last - first);
-      kernels.gemm(task, {row, std::min(row + rows, a.rows), tile, end});
+      kernels.gemm(task, {row, std::min(row + rows, a.rows), tile, end, workspace(kernels)});
       first += end - tile;
     }
   });

@@ -3,6 +3,7 @@
 // header.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace quarot::cpu {
@@ -37,6 +38,7 @@ struct GemmTask {
 
 struct GemmRange {
   int64_t first_row, last_row, first_tile, last_tile;
+  std::byte* workspace = nullptr;  // Kernels::workspace_bytes of the thread's own
 };
 
 using GemmFunction = void (*)(const GemmTask&, const GemmRange&);

@@ -1,6 +1,8 @@
 #include "kernels/cpu/gemm.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/mman.h>
 
 #include <vector>
 
@@ -174,6 +176,39 @@ TEST_P(GemmTest, ThreadsAndOtherRowsChangeNothing) {
     EXPECT_TRUE(same_bits(expected, p.result(kernels())));
   }
   set_thread_count(threads);
+}
+
+// As some languages' threads have; nothing may be written below it.
+TEST_P(GemmTest, ASmallStackSuffices) {
+  Random random(5);
+  const Problem p({64, 96, 512}, 4, 8, random,
+                  [](int lowest, int) { return static_cast<int8_t>(lowest); });
+  struct Work {
+    const Problem& problem;
+    const Kernels& kernels;
+    Matrix result;
+  } work{p, kernels(), {}};
+  const auto run = [](void* argument) -> void* {
+    auto& w = *static_cast<Work*>(argument);
+    w.result = w.problem.result(w.kernels);
+    return nullptr;
+  };
+  constexpr size_t kStack = 256 << 10;
+  constexpr size_t kBelow = 4 << 20;
+  void* memory = ::mmap(nullptr, kBelow + kStack, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  void* stack = static_cast<std::byte*>(memory) + kBelow;
+  ASSERT_EQ(::mprotect(stack, kStack, PROT_READ | PROT_WRITE), 0);
+  pthread_attr_t attributes;
+  ASSERT_EQ(::pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(::pthread_attr_setstack(&attributes, stack, kStack), 0);
+  pthread_t thread;
+  ASSERT_EQ(::pthread_create(&thread, &attributes, run, &work), 0);
+  ASSERT_EQ(::pthread_join(thread, nullptr), 0);
+  ::pthread_attr_destroy(&attributes);
+  ::munmap(memory, kBelow + kStack);
+  EXPECT_TRUE(same_bits(p.expected(), work.result));
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, GemmTest, every_isa(), isa_name);

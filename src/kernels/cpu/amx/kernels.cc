@@ -177,8 +177,7 @@ class Product {
 
 void amx_range(const GemmTask& task, const GemmRange& range) {
   if (range.last_row - range.first_row < kMinRows) return gemm_range<Avx512Vnni>(task, range);
-  Workspace workspace;
-  Product(task, workspace).run(range);
+  Product(task, *reinterpret_cast<Workspace*>(range.workspace)).run(range);
 }
 
 // Tile products from registers: a tile product is 16 × 16 × 64 multiply-adds.
@@ -203,6 +202,7 @@ const Kernels kAmx = {
     .floats = &kAvx512Floats,
     .dot_peak = amx_peak,
     .block_bytes = 1 << 20,
+    .workspace_bytes = sizeof(Workspace),
 };
 
 }  // namespace quarot::cpu
