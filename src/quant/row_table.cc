@@ -88,23 +88,6 @@ void RowTable::set_rows(int64_t first, MatrixView<const int32_t> words, ConstMat
   }
 }
 
-BasicMatrix<int32_t> RowTable::packed_rows() const {
-  BasicMatrix<int32_t> words(rows_, row_words());
-  for (int64_t r = 0; r < rows_; ++r) {
-    for (int64_t i = 0; i < words.cols(); ++i)
-      words(r, i) = static_cast<int32_t>(words_[word_index(r, i)]);
-  }
-  return words;
-}
-
-Matrix RowTable::scale_rows() const {
-  Matrix scales(rows_, groups_);
-  for (int64_t r = 0; r < rows_; ++r) {
-    for (int64_t g = 0; g < groups_; ++g) scales(r, g) = scales_[scale_index(r, g)];
-  }
-  return scales;
-}
-
 void RowTable::read_row(int64_t row, std::span<float> out) const {
   assert(row >= 0 && row < rows_ && out.size() == static_cast<size_t>(cols_));
   const int bits = bits_of(storage_);

@@ -30,10 +30,6 @@ class RowTable {
   // … or integers as pack_int32() lays them out, with their scales [rows, groups].
   void set_rows(int64_t first, MatrixView<const int32_t> words, ConstMatrixRef scales);
 
-  // Integers as set_rows() takes them.
-  BasicMatrix<int32_t> packed_rows() const;
-  Matrix scale_rows() const;
-
   void read_row(int64_t row, std::span<float> out) const;
   Matrix to_matrix() const;
 

@@ -12,9 +12,9 @@
 //   broadcast(p)         four activations in every lane
 //   dot(sum, w, a)       sum + Σ of four (or, for int16 sums, of two and two) products u8 × s8
 //   widen(total, sum, plane)       total + the partial sums, as int32; the plane's weight is 16^p
-//   keep(x)              x, of which the compiler no longer knows more than that it is in a
-//   register load_sums, store_sums           kLanes int32 in memory int and float arithmetic: zero,
-//   sub, to_float, mul, add, load_float, store, splat
+//   keep(x)              x, of which the compiler no longer knows more than its register
+//   load_sums, store_sums          kLanes int32 in memory
+//   zero, sub, to_float, mul, add, load_float, store, splat      arithmetic of ints and floats
 // One whose instruction takes several rows at once gives, in place of dot and what feeds it,
 //   multiply_rows<bits>(panel, rows)         sums = the products of 1 to kRows rows
 #pragma once

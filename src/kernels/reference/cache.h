@@ -7,8 +7,7 @@
 //              (2^b − 1), 1 if that is no normal number; zero = round(−x_min/scale); q =
 //              round(x/scale limited to −zero … 2^b−1−zero) + zero.
 //   Scores     Σ_g scale·(dot_g − zero·Σq_g): dot_g by fma from zero in ascending element, Σq_g in
-//   16
-//              sums as Σx² in rows.h, groups added in ascending order.
+//              16 sums as Σx² in rows.h, groups added in ascending order.
 //   Softmax    within a chunk of 512 tokens: m the largest score, p = exp(score − m), l = Σp in 16
 //              sums folded as above; output o by fma(p·scale, q, o) from zero in ascending token;
 //              o_zero[g] = Σ (p·scale)·zero, in 16 sums. exp is rows.h's.
