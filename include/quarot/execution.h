@@ -14,4 +14,9 @@ enum class Device {
   kCuda,  // an NVIDIA GPU, in builds that know of one
 };
 
+// How many threads compute, those of all engines of the process: one a core, or what the
+// environment's OMP_NUM_THREADS says, unless set (to 1 or more). From any thread.
+int thread_count();
+void set_thread_count(int count);
+
 }  // namespace quarot

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "base/atomic_file.h"
@@ -137,6 +138,15 @@ TEST(Parallel, CoversEveryElementOnce) {
     });
     for (const auto& n : seen) EXPECT_EQ(n.load(), 1);
   }
+}
+
+TEST(Parallel, OneThreadSetsTheCountForAll) {
+  const int threads = thread_count();
+  set_thread_count(threads + 2);
+  int seen = 0;
+  std::thread([&] { seen = thread_count(); }).join();
+  set_thread_count(threads);
+  EXPECT_EQ(seen, threads + 2);
 }
 
 TEST(Random, IsTheSameEverywhere) {

@@ -20,9 +20,19 @@
 
 namespace quarot {
 
-int thread_count() { return omp_get_max_threads(); }
+namespace {
 
-void set_thread_count(int count) { omp_set_num_threads(std::max(count, 1)); }
+// OpenMP's own number holds for the thread that sets it, and no other.
+std::atomic<int> g_threads = 0;  // 0: not set
+
+}  // namespace
+
+int thread_count() {
+  const int set = g_threads;
+  return set > 0 ? set : omp_get_max_threads();
+}
+
+void set_thread_count(int count) { g_threads = std::max(count, 1); }
 
 void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body) {
   const int64_t parts = std::min<int64_t>(thread_count(), count / std::max<int64_t>(grain, 1));

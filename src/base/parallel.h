@@ -4,11 +4,9 @@
 #include <cstdint>
 
 #include "base/function_ref.h"
+#include "quarot/execution.h"  // thread_count()
 
 namespace quarot {
-
-int thread_count();
-void set_thread_count(int count);  // 1 or more; for the whole process
 
 // body(first, last) over disjoint contiguous ranges that cover [0, count). A range holds at least
 // `grain` elements where there are so many. Results must not depend on how the ranges are cut.
