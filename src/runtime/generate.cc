@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -59,6 +60,12 @@ class StopFilter {
   bool stopped_ = false;
 };
 
+Status check_predictions(std::span<const float> logits) {
+  if (std::ranges::all_of(logits, [](float x) { return std::isfinite(x); })) return {};
+  return error(ErrorCode::kCorrupt,
+               "the model's predictions are no finite numbers: is one of its weights damaged?");
+}
+
 }  // namespace
 
 Session::Session(Backend& backend, const Tokenizer& tokenizer)
@@ -101,6 +108,8 @@ Status Session::run(std::span<const Step> steps, MatrixRef logits) {
     Session& session = *step.session;
     const auto held = static_cast<int64_t>(session.cached_.size());
     const auto more = static_cast<int64_t>(step.tokens.size());
+    if (more == 0)
+      return error(ErrorCode::kInvalidArgument, "a step without tokens; expected one or more");
     QUAROT_RETURN_IF_ERROR(session.check_length(held + more));
     const int64_t first_row = batch.rows();
     const int64_t position = session.reusable(held + more);
@@ -179,6 +188,7 @@ Result<Generation> Session::generate(const std::vector<Token>& prompt,
   const auto decode_start = std::chrono::steady_clock::now();
   Sampler sampler(options.sampling);
   StreamDecoder decoder(*tokenizer_);
+  decoder.follow(prompt);
   StopFilter filter(options.stop);
   std::vector<Token> history = prompt;
   const auto emit = [&](const std::string& text) {
@@ -188,6 +198,7 @@ Result<Generation> Session::generate(const std::vector<Token>& prompt,
   };
   while (true) {
     if (static_cast<int64_t>(result.tokens.size()) >= options.max_tokens) break;
+    QUAROT_RETURN_IF_ERROR(check_predictions(logits_.row(0)));
     const Token token = sampler.sample(logits_.row(0), history);
     if (!options.ignore_end &&
         std::ranges::find(tokenizer_->end_tokens(), token) != tokenizer_->end_tokens().end()) {

@@ -18,6 +18,8 @@ using testing::value_of;
 // After position p of the sequence comes script[p + 1]; counts what it is made to compute.
 class ScriptedBackend final : public Backend {
  public:
+  static constexpr Token kNoNumber = -1;  // in a script: NaN among the logits
+
   ScriptedBackend(std::vector<Token> script, int64_t vocab, int64_t context)
       : script_(std::move(script)) {
     config_.layers = 0;
@@ -44,7 +46,12 @@ class ScriptedBackend final : public Backend {
   void project_down(int64_t) override {}
   void logits(int64_t first, int64_t, MatrixRef out) override {
     std::ranges::fill(out.row(0), 0.0F);
-    out(0, script_.at(static_cast<size_t>(position_ + first + 1))) = 1;
+    const Token next = script_.at(static_cast<size_t>(position_ + first + 1));
+    if (next == kNoNumber) {
+      out(0, 0) = std::numeric_limits<float>::quiet_NaN();
+    } else {
+      out(0, next) = 1;
+    }
   }
 
   int64_t computed = 0;  // rows
@@ -183,6 +190,19 @@ TEST(Session, RefusesAnEmptyPromptForeignTokensAndBadOptions) {
   EXPECT_EQ(backend.computed, 0);
 }
 
+// A model whose weights are damaged says nothing, rather than its first token again and again.
+TEST(Session, PredictionsThatAreNoNumbersAreAnError) {
+  ScriptedBackend backend({0, 1, ScriptedBackend::kNoNumber, 1}, letters().vocab_size(), 1000);
+  Session session(backend, letters());
+  NoProgress progress;
+  std::string text;
+  const auto said = session.generate(
+      {0}, {}, [&](std::string_view piece) { text += piece; }, progress);
+  ASSERT_FALSE(said.ok());
+  EXPECT_EQ(said.error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(text, "b");
+}
+
 TEST(Session, ComputesOnlyWhatTheCacheDoesNotHold) {
   ScriptedBackend backend(std::vector<Token>(50, 1), 7, 100);
   Session session(backend, letters());
@@ -272,6 +292,8 @@ TEST(Session, RefusedStepsChangeNothing) {
     const Status status = Session::run(std::span(&step, 1), logits);
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(status.error().message().find("step without tokens") != std::string::npos,
+              bad.empty());
     EXPECT_TRUE(session.tokens().empty());
   }
 }

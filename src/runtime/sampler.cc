@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <unordered_set>
 #include <vector>
@@ -47,10 +48,15 @@ Token Sampler::sample(std::span<const float> logits, std::span<const Token> hist
 
 Token Sampler::State::sample(std::span<const float> logits, std::span<const Token> history) {
   scores.assign(logits.begin(), logits.end());
+  // NaN has no place in an order: never chosen.
+  for (float& score : scores) {
+    if (std::isnan(score)) score = -std::numeric_limits<float>::infinity();
+  }
   if (options.repeat_penalty != 1) {
     const auto recent = history.last(
         std::min(history.size(), static_cast<size_t>(std::max<int64_t>(options.repeat_window, 0))));
     for (const Token token : std::unordered_set<Token>(recent.begin(), recent.end())) {
+      if (token < 0 || token >= std::ssize(scores)) continue;
       float& logit = scores[static_cast<size_t>(token)];
       logit = logit > 0 ? logit / options.repeat_penalty : logit * options.repeat_penalty;
     }

@@ -101,6 +101,22 @@ TEST(Sampler, RepetitionPenaltyDividesPositiveAndMultipliesNegativeLogits) {
   EXPECT_EQ(greedy.sample(logits, std::vector<Token>{0}), 1);
 }
 
+// No order has a place for NaN: sorting by one may read beyond the end.
+TEST(Sampler, WhatIsNoNumberIsNeverChosen) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> logits(1000, nan);
+  logits[700] = kLn2;
+  logits[900] = 0;
+  std::vector<double> weights(1000, 0.0);
+  weights[700] = 2;
+  weights[900] = 1;
+  SamplingOptions options = at_temperature(1);
+  options.repeat_penalty = 1.1F;
+  expect_distribution(frequencies(options, logits, {-1, 1000}), weights);
+  options.temperature = 0;
+  EXPECT_EQ(Sampler(options).sample(logits, {}), 700);
+}
+
 TEST(Sampler, SameSeedSameTokens) {
   const auto draw = [](uint64_t seed) {
     SamplingOptions options = at_temperature(1);

@@ -12,6 +12,10 @@ size_t leading_spaces(std::string_view text) {
 
 }  // namespace
 
+void StreamDecoder::follow(std::span<const Token> tokens) {
+  if (!tokens.empty()) at_start_ = skip_special_ && tokenizer_->is_special(tokens.back());
+}
+
 std::string StreamDecoder::push(Token token) {
   if (skip_special_ && tokenizer_->is_special(token)) return {};
   std::string bytes = tokenizer_->token_bytes(token);

@@ -42,6 +42,25 @@ TEST(StreamDecoder, ByteLevel) { check("tokenizers/gpt2"); }
 TEST(StreamDecoder, SentencePiece) { check("tokenizers/mistral"); }
 TEST(StreamDecoder, TokenizerJson) { check("tokenizers/llama2"); }
 
+// "Once upon" and " a time" is "Once upon a time"; after a special token the text is a new one.
+TEST(StreamDecoder, GoesOnWhereAPromptEnds) {
+  QUAROT_NEEDS(testing::data_folder());
+  const auto tokenizer = open_tokenizer(*testing::data_folder() / "tokenizers" / "mistral");
+  ASSERT_TRUE(tokenizer.ok());
+  const std::vector<Token> prompt = (*tokenizer)->encode("Once upon");
+  const Token next = (*tokenizer)->encode("a").front();
+  ASSERT_EQ((*tokenizer)->token_bytes(next), " a");
+  const auto said_after = [&](const std::vector<Token>& tokens) {
+    StreamDecoder stream(**tokenizer);
+    stream.follow(tokens);
+    return stream.push(next);
+  };
+  EXPECT_EQ(said_after(prompt), " a");
+  EXPECT_EQ(said_after({}), "a");
+  EXPECT_EQ(said_after({*(*tokenizer)->bos()}), "a");
+  EXPECT_EQ(said_after({prompt[0], *(*tokenizer)->bos()}), "a");
+}
+
 TEST(StreamDecoder, HoldsBackWhatIsIncomplete) {
   QUAROT_NEEDS(testing::data_folder());
   const auto tokenizer = open_tokenizer(*testing::data_folder() / "tokenizers" / "mistral");

@@ -57,6 +57,10 @@ class StreamDecoder {
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true)
       : tokenizer_(&tokenizer), skip_special_(skip_special) {}
 
+  // The stream goes on where these end: a space that decode() drops at the start of a text is kept,
+  // unless the last of them is special and a new text starts after it.
+  void follow(std::span<const Token> tokens);
+
   std::string push(Token token);  // the text that became complete, perhaps none
   std::string finish();           // what is left, invalid bytes as U+FFFD
 
