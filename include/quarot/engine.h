@@ -2,9 +2,13 @@
 // examples/generate.cc is a whole program.
 //
 // An Engine and its Sequences may be used from any number of threads, a Sequence from one at a
-// time. A step of the model uses every core, so steps of several threads take turns; sequences that
-// should share a step, and with it one pass over the weights, go into one run(). What a sequence
-// computes does not depend on what runs beside it.
+// time. A step of the model uses every core (or set_thread_count() of them), so steps of several
+// threads take turns; sequences that should share a step, and with it one pass over the weights, go
+// into one run(). What a sequence computes does not depend on what runs beside it, nor on how many
+// threads compute it.
+//
+// The environment variable QUAROT_ISA names an instruction set to use in place of the fastest that
+// the machine has: scalar, avx2, avxvnni, avx512vnni, amx; neondot, neoni8mm.
 #pragma once
 
 #include <cstdint>
@@ -87,7 +91,10 @@ class Engine {
 
   // Begins with BOS where the model expects one.
   std::vector<Token> tokenize(std::string_view text) const;
+  // Without special tokens. Of a part of a text it may begin or end within a character.
   std::string detokenize(std::span<const Token> tokens) const;
+  // Whether the model means its text, or its turn in a chat, to end with this token.
+  bool ends(Token token) const;
   // The prompt for the assistant's next message, tokenised. kUnsupported where the model carries no
   // chat template.
   Result<std::vector<Token>> tokenize_chat(const std::vector<ChatMessage>& messages) const;
@@ -97,13 +104,15 @@ class Engine {
   // Computes all steps in one batch and appends their tokens. Returns logits [steps, vocab],
   // row-major: what follows each step's last token. kInvalidArgument for an empty step, a sequence
   // that comes twice or belongs to another engine, a token outside the vocabulary, or more tokens
-  // than the context holds: then nothing has changed.
+  // than the context holds: then nothing has changed. A model with damaged weights gives logits
+  // that are no numbers.
   Result<std::vector<float>> run(std::span<const Step> steps);
 
   // Continues `prompt` and hands on text as it becomes certain, in whole UTF-8 sequences; false
-  // from `on_text` ends the generation with kCancelled. The sequence ends up holding prompt and
-  // answer; what it holds of the prompt already is not computed again, so that a conversation goes
-  // on with the same sequence.
+  // from `on_text` ends the generation with kCancelled. kInvalidArgument as run(), and for options
+  // out of their range; kCorrupt where the model's predictions are no numbers. The sequence ends up
+  // holding prompt and answer; what it holds of the prompt already is not computed again, so that a
+  // conversation goes on with the same sequence.
   Result<Generation> generate(Sequence& sequence, std::span<const Token> prompt,
                               const GenerationOptions& options,
                               const std::function<bool(std::string_view text)>& on_text = {});

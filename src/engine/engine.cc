@@ -1,5 +1,6 @@
 #include "quarot/engine.h"
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -120,6 +121,11 @@ std::string Engine::detokenize(std::span<const Token> tokens) const {
   return state_->model->tokenizer->decode(tokens, true);
 }
 
+bool Engine::ends(Token token) const {
+  const std::vector<Token>& end_tokens = state_->model->tokenizer->end_tokens();
+  return std::ranges::find(end_tokens, token) != end_tokens.end();
+}
+
 Result<std::vector<Token>> Engine::tokenize_chat(const std::vector<ChatMessage>& messages) const {
   const Tokenizer& tokenizer = *state_->model->tokenizer;
   QUAROT_ASSIGN_OR_RETURN(const std::string prompt, render_chat(tokenizer, messages));
@@ -158,10 +164,12 @@ Result<Generation> Engine::generate(Sequence& sequence, std::span<const Token> p
   }
   Cancellation cancellation;
   const auto hand_on = [&](std::string_view text) {
-    if (on_text && !on_text(text)) cancellation.cancel();
+    if (on_text && !cancellation.cancelled() && !on_text(text)) cancellation.cancel();
   };
-  return sequence.state_->session.generate({prompt.begin(), prompt.end()}, options, hand_on,
-                                           cancellation);
+  Result<Generation> said = sequence.state_->session.generate({prompt.begin(), prompt.end()},
+                                                              options, hand_on, cancellation);
+  if (said.ok()) QUAROT_RETURN_IF_ERROR(cancellation.check());  // of the last text
+  return said;
 }
 
 int64_t Engine::cache_bytes() const {

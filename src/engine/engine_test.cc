@@ -55,6 +55,34 @@ TEST(Engine, GenerationStopsWhereTheListenerStops) {
   ASSERT_FALSE(stopped.ok());
   EXPECT_EQ(stopped.error().code(), ErrorCode::kCancelled);
   EXPECT_EQ(pieces, 3);
+  // Of the last text too; and nothing is handed to one that wanted no more.
+  pieces = 0;
+  Sequence other = engine.new_sequence();
+  const auto last = engine.generate(other, engine.tokenize("Once"), tokens(1), [&](auto) {
+    ++pieces;
+    return false;
+  });
+  ASSERT_FALSE(last.ok());
+  EXPECT_EQ(last.error().code(), ErrorCode::kCancelled);
+  EXPECT_EQ(pieces, 1);
+}
+
+// What generate() does by itself, by hand.
+TEST(Engine, SaysWhichTokensEndAText) {
+  QUAROT_NEEDS(data_folder());
+  const Engine engine = value_of(Engine::open(stories()));
+  EXPECT_TRUE(engine.ends(2));
+  EXPECT_FALSE(engine.ends(engine.tokenize("Once").back()));
+}
+
+TEST(Engine, TextGoesOnWithItsSpaces) {
+  QUAROT_NEEDS(data_folder());
+  Engine engine = value_of(Engine::open(stories()));
+  Sequence sequence = engine.new_sequence();
+  const Generation said =
+      value_of(engine.generate(sequence, engine.tokenize("Once upon"), tokens(4)));
+  EXPECT_TRUE(said.text.starts_with(" a time")) << said.text;
+  EXPECT_TRUE(engine.detokenize(sequence.tokens()).starts_with("Once upon a time"));
 }
 
 TEST(Engine, OpeningReportsAndCanBeStopped) {
