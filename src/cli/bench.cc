@@ -25,6 +25,7 @@ struct BenchOptions {
   CommonOptions common;
   RecipeOptions recipe;
   std::vector<std::string> tests = {"pp128", "pp512", "tg64", "tg32@2048", "tg32@6000"};
+  bool chose_tests = false;  // else those of the above that the model's context holds
   int repetitions = 5;
   std::string config;  // instead of a model: a published shape
   bool random_weights = false;
@@ -70,13 +71,25 @@ Status time_operations(Backend& backend, SpeedMeter& meter, Speed& speed, Progre
   return {};
 }
 
+Result<std::vector<SpeedTest>> parse_tests(const std::vector<std::string>& names) {
+  std::vector<SpeedTest> tests;
+  for (const std::string& name : names) {
+    QUAROT_ASSIGN_OR_RETURN(tests.emplace_back(), parse_speed_test(name));
+  }
+  return tests;
+}
+
 // What is compared takes turns, so that what else the machine does meets both.
-Result<std::vector<Speed>> measure(const BenchOptions& options, bool is_float, Backend& backend,
-                                   Progress& progress) {
+Result<std::vector<Speed>> measure(const BenchOptions& options, const std::vector<SpeedTest>& tests,
+                                   bool is_float, Backend& backend, Progress& progress) {
   std::vector<Speed> speeds;
-  for (const std::string& name : options.tests) {
-    QUAROT_ASSIGN_OR_RETURN(SpeedTest test, parse_speed_test(name));
-    speeds.emplace_back().test = std::move(test);
+  for (const SpeedTest& test : tests) {
+    const Status fits = check(test, backend.config().max_positions);
+    if (fits.ok()) {
+      speeds.emplace_back().test = test;
+    } else if (options.chose_tests || &test == &tests.front()) {
+      return fits.error();
+    }
   }
   Peer peer = options.peer;
   peer.threads = thread_count();
@@ -123,8 +136,8 @@ Result<RunnableModel> runnable_of(const BenchOptions& options, Outcome& outcome,
   QUAROT_ASSIGN_OR_RETURN(const ModelConfig config, published_config(options.config));
   const TableBits tables{recipe.embedding_bits, recipe.head_bits};
   QUAROT_ASSIGN_OR_RETURN(
-      runnable.backend,
-      make_synthetic_backend(config, recipe.transforms, recipe.precision, tables, device));
+      runnable.backend, make_synthetic_backend(config, recipe.transforms, recipe.precision, tables,
+                                               progress, device));
   runnable.recipe = recipe;
   runnable.execution = Execution::kPacked;
   return runnable;
@@ -151,6 +164,7 @@ Result<Outcome> bench_model(const BenchOptions& options, Progress& progress) {
     return error(ErrorCode::kInvalidArgument,
                  "--compare PROGRAM and --compare-model FILE go together");
   }
+  QUAROT_ASSIGN_OR_RETURN(const std::vector<SpeedTest> tests, parse_tests(options.tests));
   const Device device = options.common.compute_device();
   QUAROT_ASSIGN_OR_RETURN(const cpu::Kernels* kernels, cpu::kernels());
   Outcome outcome;
@@ -159,8 +173,8 @@ Result<Outcome> bench_model(const BenchOptions& options, Progress& progress) {
   outcome.recipe = runnable.recipe;
   outcome.execution = runnable.execution;
   outcome.model_bytes = used_bytes(device);
-  QUAROT_ASSIGN_OR_RETURN(
-      outcome.speeds, measure(options, runnable.recipe.is_float(), *runnable.backend, progress));
+  QUAROT_ASSIGN_OR_RETURN(outcome.speeds, measure(options, tests, runnable.recipe.is_float(),
+                                                  *runnable.backend, progress));
   outcome.cache_bytes = runnable.backend->cache_bytes();
   outcome.peak_bytes = device == Device::kCuda ? used_bytes(device) : peak_resident_bytes();
   return outcome;
@@ -364,7 +378,8 @@ void add_bench(CLI::App& app, Command& selected) {
               "  quarot bench model.gguf --recipe balanced --tests pp512,tg64 --operations\n"
               "  quarot bench --config llama-2-7b --random-weights --recipe quarot --device cuda\n"
               "  quarot bench artifact/ --compare llama-bench --compare-model model-Q4_0.gguf",
-              selected, [options] {
+              selected, [options, command] {
+                options->chose_tests = command->count("--tests") > 0;
                 return options->kernels ? run(*options, bench_kernels) : run(*options, bench_model);
               });
 }

@@ -35,6 +35,12 @@ Result<SpeedTest> parse_speed_test(const std::string& name) {
                name);
 }
 
+Status check(const SpeedTest& test, int64_t context) {
+  if (test.tokens <= context && test.depth <= context - test.tokens) return {};
+  return error(ErrorCode::kInvalidArgument, "test {}: the model's context holds {} tokens",
+               test.name, context);
+}
+
 void SpeedMeter::step(Backend& backend, int64_t position, int64_t count) {
   Batch batch;
   batch.chunks = {{sequence_, 0, count, position}};
@@ -56,11 +62,7 @@ Status SpeedMeter::fill(Backend& backend, int64_t depth, Progress& progress) {
 }
 
 Result<double> SpeedMeter::run(Backend& backend, const SpeedTest& test, Progress& progress) {
-  const int64_t context = backend.config().max_positions;
-  if (test.depth + test.tokens > context) {
-    return error(ErrorCode::kInvalidArgument, "test {}: the model's context holds {} tokens",
-                 test.name, context);
-  }
+  QUAROT_RETURN_IF_ERROR(check(test, backend.config().max_positions));
   if (sequence_ < 0) sequence_ = backend.add_sequence();
   progress.stage(test.name, std::max<int64_t>(test.depth - filled_, 0) + test.tokens);
   QUAROT_RETURN_IF_ERROR(fill(backend, test.depth, progress));

@@ -22,6 +22,9 @@ struct SpeedTest {
 // kInvalidArgument for what is no such name.
 Result<SpeedTest> parse_speed_test(const std::string& name);
 
+// kInvalidArgument for more tokens than a model's context holds.
+Status check(const SpeedTest& test, int64_t context);
+
 // Runs tests on one sequence of random tokens. A test writes over what stands at its positions:
 // what is deeper stays in the cache for deeper tests.
 class SpeedMeter {

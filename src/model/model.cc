@@ -353,6 +353,15 @@ NextLayer layers_of(const Checkpoint& checkpoint, const ModelConfig& config) {
   };
 }
 
+NextLayer observed(NextLayer layers, Progress& progress) {
+  return [layers = std::move(layers), &progress]() -> Result<Layer> {
+    QUAROT_RETURN_IF_ERROR(progress.check());
+    QUAROT_ASSIGN_OR_RETURN(Layer layer, layers());
+    progress.advance(1);
+    return layer;
+  };
+}
+
 Status complete(Model& model, const NextLayer& next_layer) {
   while (static_cast<int64_t>(model.layers.size()) < model.config.layers) {
     QUAROT_ASSIGN_OR_RETURN(Layer layer, next_layer());

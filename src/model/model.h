@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/progress.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "quant/kept_channels.h"
@@ -95,6 +96,10 @@ using NextLayer = std::function<Result<Layer>()>;
 
 // All of a checkpoint's, which must outlive it.
 NextLayer layers_of(const Checkpoint& checkpoint, const ModelConfig& config);
+
+// The same layers, each a step of progress; kCancelled once the user wants to stop. What is given
+// refers to `progress`.
+NextLayer observed(NextLayer layers, Progress& progress);
 
 // Takes in all that are missing.
 Status complete(Model& model, const NextLayer& next_layer);

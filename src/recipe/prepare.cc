@@ -92,7 +92,9 @@ Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenize
     // A stranger may have written it.
     const Status fits = check(prepared.recipe, prepared.model.config);
     if (!fits.ok()) return fits.error().with_context((checkpoint.path() / "quarot.json").string());
-    prepared.next_layer = layers_of(checkpoint, prepared.model.config);
+    const ModelConfig& config = prepared.model.config;
+    progress.stage("loading", config.layers);
+    prepared.next_layer = observed(layers_of(checkpoint, config), progress);
     return prepared;
   }
   QUAROT_ASSIGN_OR_RETURN(const ModelConfig config,

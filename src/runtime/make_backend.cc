@@ -123,15 +123,17 @@ Result<std::unique_ptr<LayerStream>> make_layer_stream(const ModelConfig& config
 Result<std::unique_ptr<Backend>> make_synthetic_backend(const ModelConfig& config,
                                                         const TransformSpec& spec,
                                                         const Precision& precision,
-                                                        TableBits tables, Device device) {
+                                                        TableBits tables, Progress& progress,
+                                                        Device device) {
   QUAROT_RETURN_IF_ERROR(check_device(device));
   const bool on_gpu = device == Device::kCuda;
   QUAROT_RETURN_IF_ERROR(on_gpu ? check_synthetic_cuda(config, tables)
                                 : check_synthetic_cpu(config, tables));
+  progress.stage("making layers", config.layers);
   Model model = synthetic_model(config, spec, tables);
   const Layer layer = model.layers.front();
   return make_backend(std::move(model), precision, Execution::kPacked, device,
-                      [&layer] { return Result<Layer>(layer); });
+                      observed([&layer] { return Result<Layer>(layer); }, progress));
 }
 
 int64_t used_bytes(Device device) {

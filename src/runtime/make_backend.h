@@ -31,11 +31,12 @@ Result<std::unique_ptr<LayerStream>> make_layer_stream(const ModelConfig& config
                                                        Progress& progress);
 
 // Of synthetic_model, every layer the same: as large and as fast as any of this shape, precision
-// and tables. kOutOfMemory, with the numbers, before anything is made.
+// and tables. kOutOfMemory, with the numbers, before anything is made. `progress` is asked between
+// layers whether to go on.
 Result<std::unique_ptr<Backend>> make_synthetic_backend(const ModelConfig& config,
                                                         const TransformSpec& spec,
                                                         const Precision& precision,
-                                                        TableBits tables = {},
+                                                        TableBits tables, Progress& progress,
                                                         Device device = Device::kCpu);
 
 // Of the device's memory: what this process holds of the machine's; what is taken of the GPU's.

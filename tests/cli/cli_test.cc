@@ -336,7 +336,13 @@ TEST_F(Cli, BenchTimesTheModelBesideAnotherProgram) {
   EXPECT_EQ(text.status, 0) << text.err;
   for (const char* part : {"tg2", "tokens/s", "attend", "W4A4KV4", "packed"})
     EXPECT_NE(text.out.find(part), std::string::npos) << part;
+  // Of the tests that nobody asked for, those that its context of 512 holds.
+  const Outcome all = run({"bench", stories_, "-r", "1", "--json"});
+  ASSERT_EQ(all.status, 0) << all.err;
+  EXPECT_EQ(json::parse(all.out)["tests"].size(), 3U);
   expect_failure({"bench", stories_, "--tests", "xx7"}, 1, "expected ppN");
+  expect_failure({"bench", "nowhere", "--tests", "xx7"}, 1, "expected ppN");  // before any work
+  expect_failure({"bench", stories_, "--tests", "pp9223372036854775807@9"}, 1, "context");
   expect_failure({"bench", stories_, "--tests", "pp1x"}, 1, "expected ppN");
   expect_failure({"bench", stories_, "--tests", "tg8@9999"}, 1, "context");
   expect_failure({"bench", stories_, "--compare", peer}, 1, "--compare-model");

@@ -47,8 +47,9 @@ Precision precision_of() {
 std::unique_ptr<Backend> packed(const ModelConfig& config, int table_bits) {
   TransformSpec spec;
   spec.heads = spec.query_key = spec.ffn = true;
+  NoProgress progress;
   return must(make_synthetic_backend(config, spec, precision_of(), {table_bits, table_bits},
-                                     Device::kCuda));
+                                     progress, Device::kCuda));
 }
 
 double now() {
