@@ -52,7 +52,7 @@ class Conversation {
     } else {
       std::fputs("\n", stdout);
     }
-    if (!result.ok()) return result.error();
+    if (!result.ok() && !output_failed()) return result.error();
     return {};
   }
 
@@ -72,7 +72,7 @@ Status converse(Conversation& conversation) {
   while (true) {
     if (interactive) std::fputs(bold("> ").c_str(), stdout);
     std::fflush(stdout);
-    if (!std::getline(std::cin, line)) break;
+    if (output_failed() || !std::getline(std::cin, line)) break;
     if (line.empty()) continue;
     if (Status status = conversation.say(line);
         !status.ok() && (status.error().code() != ErrorCode::kCancelled || !interactive)) {
@@ -97,8 +97,9 @@ Status chat(const ChatOptions& options) {
                  options.model.path);
   }
   Conversation conversation(options, runnable, progress);
-  for (const std::string& message : options.messages)
-    QUAROT_RETURN_IF_ERROR(conversation.say(message));
+  for (const std::string& message : options.messages) {
+    if (!output_failed()) QUAROT_RETURN_IF_ERROR(conversation.say(message));
+  }
   if (!options.messages.empty()) return {};
   return converse(conversation);
 }

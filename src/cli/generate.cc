@@ -57,6 +57,7 @@ Status generate(const GenerateOptions& options) {
   generation.sampling.seed = options.recipe.seed().value_or(runnable.recipe.seed);
   Result<Generation> result = session.generate(prompt, generation, on_text, progress);
   if (stream) std::fputs("\n", stdout);
+  if (output_failed()) return {};  // main() says so
   if (!result.ok()) return result.error();
   if (options.common.json) {
     print_json({{"text", result->text},

@@ -48,6 +48,8 @@ void clear_interrupt() {
   catch_interrupt();
 }
 
+bool output_failed() { return std::ferror(stdout) != 0; }
+
 TerminalProgress::TerminalProgress(bool quiet) : visible_(!quiet && is_terminal(STDERR_FILENO)) {}
 
 TerminalProgress::~TerminalProgress() { clear(); }

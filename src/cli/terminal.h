@@ -22,6 +22,9 @@ void catch_interrupt();
 bool interrupted();
 void clear_interrupt();
 
+// Whether something printed did not arrive: the reader went away, the disk is full.
+bool output_failed();
+
 // Draws on standard error, where that is a terminal and `quiet` is not set.
 class TerminalProgress final : public Progress {
  public:
@@ -30,7 +33,7 @@ class TerminalProgress final : public Progress {
 
   void stage(std::string_view name, int64_t total) override;
   void advance(int64_t steps) override;
-  bool cancelled() const override { return interrupted(); }
+  bool cancelled() const override { return interrupted() || output_failed(); }
 
   // Removes the line, so that other output can be printed.
   void clear();
