@@ -22,6 +22,14 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
+// What stands in a folder that may not be entered is not missing.
+Status check_permission(const fs::path& path) {
+  std::error_code failed;
+  (void)fs::exists(path, failed);
+  if (failed != std::errc::permission_denied) return {};
+  return error(ErrorCode::kIo, "{}: {}", path.string(), failed.message());
+}
+
 Status copy_text_file(const fs::path& from, const fs::path& to) {
   QUAROT_ASSIGN_OR_RETURN(const std::string contents, read_text_file(from));
   return write_file_atomically(to, contents);
@@ -152,6 +160,7 @@ class Llama2cCheckpoint final : public Checkpoint {
 };
 
 Result<std::unique_ptr<Checkpoint>> open_folder(const fs::path& folder) {
+  QUAROT_RETURN_IF_ERROR(check_permission(folder / "config.json"));
   if (!is_there(folder / "config.json")) {
     return error(ErrorCode::kNotFound,
                  "{}: no config.json in this folder; expected a Hugging Face model",
@@ -163,6 +172,7 @@ Result<std::unique_ptr<Checkpoint>> open_folder(const fs::path& folder) {
 }  // namespace
 
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const fs::path& path) {
+  QUAROT_RETURN_IF_ERROR(check_permission(path));
   if (!is_there(path))
     return error(ErrorCode::kNotFound, "{}: no such file or folder", path.string());
   std::error_code ignored;

@@ -23,7 +23,8 @@ Status check_layer(const Layer& layer, const ActivationQuant& a) {
   for (const Linear& linear : layer.linears) {
     if (!linear.quantized || !linear.quantized->quant.symmetric ||
         (linear.quantized->quant.bits != 4 && linear.quantized->quant.bits != 8)) {
-      return error(ErrorCode::kUnsupported, "packed weights are symmetric, of 4 or 8 bits");
+      return error(ErrorCode::kUnsupported,
+                   "packed weights are symmetric, of 4 or 8 bits; run others simulated");
     }
     const int64_t width = linear.quantized->values.cols();
     const int64_t group = width / linear.quantized->scales.cols();
@@ -76,7 +77,8 @@ Result<std::unique_ptr<PackedBackend>> PackedBackend::create(Model model,
   for (size_t i = 0; i < count; ++i) {
     if (i == model.layers.size()) {
       QUAROT_ASSIGN_OR_RETURN(Layer next, next_layer());
-      QUAROT_RETURN_IF_ERROR(check_layer(next, precision.activations));
+      if (const Status fits = check_layer(next, precision.activations); !fits.ok())
+        return fits.error().with_context(fmt::format("layer {}, unlike those before it", i));
       model.layers.push_back(std::move(next));
     }
     for (const Space site : kSites) {
