@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "kernels/cpu/kernels_test.h"
 #include "kernels/reference/cache.h"
+#include "support/sanitizer.h"
 
 namespace quarot::cpu {
 namespace {
@@ -149,6 +150,28 @@ TEST_P(CacheTest, BatchPagesAndThreadsChangeNothing) {
   }
   set_thread_count(threads);
   EXPECT_TRUE(same_bits(together, alone));
+}
+
+// Values of neighbouring tokens share words: were two threads to write one, now and then a token
+// would be lost.
+TEST(Cache, ThreadsDoNotWriteTheSameWords) {
+  const auto write = [](const HeadsTask& t) { heads(**find_kernels(""), t); };
+  Random random(4);
+  const Case c = {{64, 4, 4, 1}, 1, 1, 1024, 0};
+  const Matrix v = random_matrix(c.tokens, 64, random);
+  const int threads = thread_count();
+  set_thread_count(1);
+  Sequence expected(c.layout, 1, c.tokens);
+  append(c, v, true, expected, write);
+  int differing = 0;
+  for (int i = 0; i < (testing::under_sanitizer() ? 30 : 800); ++i) {
+    set_thread_count(2 + i % 14);
+    Sequence cache(c.layout, 1, c.tokens);
+    append(c, v, true, cache, write);
+    differing += cache.memory() == expected.memory() ? 0 : 1;
+  }
+  set_thread_count(threads);
+  EXPECT_EQ(differing, 0);
 }
 
 TEST_P(CacheTest, HeadVectorsEqualTheReference) {

@@ -2,11 +2,15 @@
 // emulator (see CMakeLists.txt). Exits with the number of cases that differ.
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
+#include "base/memory.h"
 #include "base/random.h"
+#include "kernels/cpu/cache.h"
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/reference/cache.h"
 #include "kernels/reference/gemm.h"
 #include "kernels/reference/rows.h"
 
@@ -75,6 +79,52 @@ bool rows_equal(const Kernels& kernels, int64_t width) {
   return same_bits(expected, y);
 }
 
+// 40 tokens of one KV head into the cache, then 6 queries of the last of them.
+bool cache_equals(const Kernels& kernels, int64_t head_dim, int bits) {
+  constexpr int64_t kTokens = 40;
+  constexpr int64_t kHeads = 6;
+  Random random(static_cast<uint64_t>(head_dim + bits));
+  Matrix x(kTokens, head_dim);
+  Matrix q(1, kHeads * head_dim);
+  for (Matrix* m : {&x, &q}) {
+    for (float& v : m->elements()) v = static_cast<float>(random.normal());
+  }
+  const CacheLayout layout = {head_dim, bits, bits, 1};
+  const auto written = [&](const auto& write) {
+    AlignedVector<std::byte> memory(static_cast<size_t>(2 * layout.page_bytes()));
+    std::memset(memory.data(), 0, memory.size());
+    std::byte* pages[] = {memory.data(), memory.data() + layout.page_bytes()};
+    std::vector<CacheToken> at;
+    for (int64_t i = 0; i < kTokens; ++i) at.push_back({pages, i});
+    HeadsTask t = {.tokens = kTokens, .heads = 1, .head_dim = head_dim, .x = x.data()};
+    t.x_stride = head_dim;
+    t.cache = at.data();
+    t.layout = &layout;
+    t.clip = 0.95F;
+    for (const bool values : {false, true}) {
+      t.values = values;
+      write(t);
+    }
+    return memory;
+  };
+  const AlignedVector<std::byte> expected_pages = written(reference::heads);
+  AlignedVector<std::byte> pages = written([&](const HeadsTask& t) { heads(kernels, t); });
+  if (pages != expected_pages) return false;
+  Matrix expected(1, kHeads * head_dim);
+  Matrix y(1, kHeads * head_dim);
+  std::byte* places[] = {pages.data(), pages.data() + layout.page_bytes()};
+  const CacheToken last = {places, kTokens - 1};
+  AttentionTask t = {.tokens = 1, .heads = kHeads, .kv_heads = 1, .q = q.data()};
+  t.q_stride = t.y_stride = q.cols();
+  t.cache = &last;
+  t.layout = &layout;
+  t.y = expected.data();
+  reference::attention(t);
+  t.y = y.data();
+  attention(kernels, t);
+  return same_bits(expected, y);
+}
+
 int differing(const char* isa) {
   const auto kernels = find_kernels(isa);
   if (!kernels.ok()) {
@@ -90,6 +140,10 @@ int differing(const char* isa) {
     }
   }
   for (const int64_t width : {5, 64, 100}) count += rows_equal(**kernels, width) ? 0 : 1;
+  for (const int64_t head_dim : {32, 64, 96}) {
+    for (const int bits : {2, 3, 4, 8, 32})
+      count += cache_equals(**kernels, head_dim, bits) ? 0 : 1;
+  }
   std::printf("%s: %d cases differ\n", isa, count);
   return count;
 }
