@@ -81,6 +81,9 @@ struct Step {
 class Engine {
  public:
   // A Hugging Face folder, a .safetensors or .gguf file, a llama2.c .bin, or what quarot wrote.
+  // kNotFound: no such file or recipe; kCorrupt: damaged, the file or tensor named; kUnsupported: a
+  // format, a family, a device or an instruction set that is not here; kInvalidArgument: a recipe
+  // that does not fit the model, or a second one; kIo, kOutOfMemory, kCancelled as they say.
   static Result<Engine> open(const std::filesystem::path& model, const EngineOptions& options = {});
 
   Engine(Engine&&) noexcept;

@@ -13,7 +13,8 @@
 #include <cstdint>
 #include <span>
 
-#include "quant/gptq.h"
+#include "quant/hessian.h"
+#include "quarot/status.h"
 
 namespace quarot {
 

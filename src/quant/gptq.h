@@ -2,26 +2,10 @@
 // compensate, under the Hessian H = 2/n Σ x xᵀ of the layer's inputs.
 #pragma once
 
+#include "quant/hessian.h"
 #include "quant/quantizer.h"
 
 namespace quarot {
-
-// Accumulates H over batches of inputs, as a running mean: no number of tokens overflows. The same
-// batches give the same bits on any number of threads.
-class Hessian {
- public:
-  explicit Hessian(int64_t width) : mean_(width, width, 0.0F) {}
-  Hessian(Matrix matrix, int64_t tokens) : mean_(std::move(matrix)), tokens_(tokens) {}
-  void add(ConstMatrixRef inputs);  // [t, width]
-  int64_t tokens() const { return tokens_; }
-  const Matrix& matrix() const { return mean_; }  // symmetric, both triangles filled
-
- private:
-  void add_block(ConstMatrixRef inputs);
-
-  Matrix mean_;
-  int64_t tokens_ = 0;
-};
 
 struct GptqOptions {
   int64_t block = 128;     // columns between two products; changes speed, the result by round-off

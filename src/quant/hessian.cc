@@ -1,9 +1,10 @@
+#include "quant/hessian.h"
+
 #include <algorithm>
 #include <cassert>
 #include <cmath>
 
 #include "quant/cholesky.h"
-#include "quant/gptq.h"
 #include "tensor/gemm.h"
 
 namespace quarot {

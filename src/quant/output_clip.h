@@ -3,7 +3,8 @@
 // gradient descent.
 #pragma once
 
-#include "quant/gptq.h"
+#include "quant/hessian.h"
+#include "quant/quantizer.h"
 
 namespace quarot {
 

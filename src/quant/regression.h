@@ -2,7 +2,8 @@
 // so that its outputs come nearest to others.
 #pragma once
 
-#include "quant/gptq.h"
+#include "quant/hessian.h"
+#include "quarot/status.h"
 
 namespace quarot {
 

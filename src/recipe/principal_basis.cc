@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "quant/gptq.h"
+#include "quant/hessian.h"
 #include "recipe/calibration.h"
 #include "runtime/make_backend.h"
 
