@@ -31,6 +31,14 @@ __device__ __forceinline__ int load_acquire(uint32_t shared) {
   asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(word) : "r"(shared) : "memory");
   return word;
 }
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
 
 // ---- Global memory
 // What will not be read again: L1 keeps it not.
@@ -52,6 +60,13 @@ __device__ __forceinline__ uint2 load_once_8(const void* pointer) {
 __device__ __forceinline__ void prefetch_l2(const void* pointer) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer));
 }
+
+// The same into L1.
+__device__ __forceinline__ void touch(const void* pointer) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer));
+}
+// Orders what this thread, and those it met at a barrier, wrote before what it writes after it.
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // ---- cp.async (sm_80): 16 bytes, or zeros instead where `valid` is false.
 __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global, bool valid) {
@@ -78,6 +93,30 @@ __device__ __forceinline__ void copy_async_commit() {
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// ---- Words that blocks of one grid exchange while it runs: never from or into L1, whole.
+__device__ __forceinline__ ulonglong2 load_relaxed(const ulonglong2* pointer) {
+  ulonglong2 v;
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(v.x), "=l"(v.y)
+               : "l"(pointer)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ uint4 load_relaxed(const uint4* pointer) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_relaxed(void* pointer, uint32_t x) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(pointer), "r"(x) : "memory");
+}
+__device__ __forceinline__ void add_relaxed(uint64_t* pointer, uint64_t x) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(pointer), "l"(x) : "memory");
 }
 
 // ---- mma.sync, D += A·B with int32 accumulators
@@ -143,6 +182,11 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
       "finished:\n}" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+
+// ---- Between ordinary accesses of shared memory and bulk copies into the same place.
+__device__ __forceinline__ void fence_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // ---- Bulk copies, sm_90. Completion is announced on an mbarrier.

@@ -16,16 +16,27 @@ __device__ __forceinline__ LaneTurn lane_turn(const HeadArgs& args, int sequence
   const int32_t* rows = args.rotary.rows;
   return {args.rotary, rows != nullptr ? rows[sequence] : position, lane};
 }
-__device__ __forceinline__ RawVector<float> load_head(const void* from, int64_t stride,
-                                                      int sequence, int head,
-                                                      const HeadLane& lane) {
-  RawVector<float> raw{};
-  if (lane.active()) {
-    raw.load(static_cast<const float*>(from) + sequence * stride + head * lane.dim +
-             lane.i * kVector);
+
+// The new token's heads as they lie in memory once the kernel before has ended, and plain results.
+struct StoredHeads {
+  __device__ static void wait() { wait_early(); }
+  template <Role kRole>
+  __device__ static RawVector<float> load(const HeadBatch& batch, int sequence, int head,
+                                          const HeadLane& lane) {
+    const void* from = kRole == Role::kQuery ? batch.q : kRole == Role::kKey ? batch.k : batch.v;
+    const int64_t stride = kRole == Role::kQuery ? batch.q_stride
+                           : kRole == Role::kKey ? batch.k_stride
+                                                 : batch.v_stride;
+    RawVector<float> raw{};
+    if (lane.active()) {
+      raw.load(static_cast<const float*>(from) + sequence * stride + head * lane.dim +
+               lane.i * kVector);
+    }
+    return raw;
   }
-  return raw;
-}
+  __device__ static void store(float* to, float x) { *to = x; }
+  __device__ static void store(float* to, const float4& x) { *reinterpret_cast<float4*>(to) = x; }
+};
 
 // What a block makes of the new token of its sequence.
 struct NewToken {
@@ -40,7 +51,9 @@ struct NewToken {
 
 // The warps share out the heads: queries, as many at once as a warp holds, then the key, then the
 // value.
-__device__ __forceinline__ void make_token(const HeadArgs& args, const NewToken& token) {
+template <typename Heads>
+__device__ __forceinline__ void make_token(const HeadArgs& args, const NewToken& token,
+                                           const Heads& heads) {
   const HeadBatch& batch = args.batch;
   const CacheWriter& cache = args.cache;
   const HeadLane lane = head_lane(args);
@@ -49,23 +62,24 @@ __device__ __forceinline__ void make_token(const HeadArgs& args, const NewToken&
   const int of_queries = (token.queries + at_once - 1) / at_once;
   const int units = of_queries + (token.kv_head < 0 ? 0 : 2);
   const LaneTurn turn = lane_turn(args, token.sequence, token.position, lane);
-  for (int unit = static_cast<int>(threadIdx.x) / 32; unit < units; unit += kAttentionWarps) {
+  for (int unit = team_thread() / 32; unit < units; unit += kAttentionWarps) {
     float x[kVector];
     if (unit < of_queries) {
       const int query = min(unit * at_once + mine, token.queries - 1);
-      load_head(batch.q, batch.q_stride, token.sequence, token.first_query + query, lane).expand(x);
+      heads.template load<Role::kQuery>(batch, token.sequence, token.first_query + query, lane)
+          .expand(x);
       turn_head<false>(args, batch.q_gain, turn, lane, x, nullptr);
       store_halves(lane, x, token.q + query * lane.dim);
       continue;
     }
     const bool is_key = unit == of_queries;
-    load_head(is_key ? batch.k : batch.v, is_key ? batch.k_stride : batch.v_stride, token.sequence,
-              token.kv_head, lane)
-        .expand(x);
-    if (is_key) turn_head<false>(args, batch.k_gain, turn, lane, x, nullptr);
     const int64_t page =
         cache.page_table[static_cast<int64_t>(token.sequence) * cache.table_stride +
                          token.position / kPageTokens];
+    (is_key ? heads.template load<Role::kKey>(batch, token.sequence, token.kv_head, lane)
+            : heads.template load<Role::kValue>(batch, token.sequence, token.kv_head, lane))
+        .expand(x);
+    if (is_key) turn_head<false>(args, batch.k_gain, turn, lane, x, nullptr);
     auto* block = static_cast<uint8_t*>(cache.pool) +
                   (page * batch.kv_heads + token.kv_head) * cache.layout.block_bytes();
 #pragma unroll 1

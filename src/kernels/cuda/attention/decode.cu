@@ -34,9 +34,10 @@ Workspace workspace_of(const AttentionShape& shape, const PagedCache& cache) {
   return w;
 }
 
-// `args` says what to do with which queries.
-Status launch(DecodeArgs args, const PagedCache& cache, const AttentionShape& shape,
-              void* workspace, float* out, cudaStream_t stream) {
+}  // namespace
+
+Result<DecodeArgs> decode_args(const PagedCache& cache, const AttentionShape& shape,
+                               void* workspace, float* out) {
   QUAROT_RETURN_IF_ERROR(check_attention(cache, shape));
   const Workspace w = workspace_of(shape, cache);
   if (w.tiles > kMaxTiles) {
@@ -45,6 +46,7 @@ Status launch(DecodeArgs args, const PagedCache& cache, const AttentionShape& sh
                  shape.query_heads, kMaxTiles);
   }
   auto* bytes = static_cast<uint8_t*>(workspace);
+  DecodeArgs args{};
   args.pool = static_cast<const uint8_t*>(cache.pool);
   args.page_table = cache.page_table;
   args.lengths = cache.lengths;
@@ -59,7 +61,14 @@ Status launch(DecodeArgs args, const PagedCache& cache, const AttentionShape& sh
   args.sums = reinterpret_cast<float*>(bytes + w.sums_at);
   args.max_splits = w.max_splits;
   args.out = out;
-  const dim3 grid(cache.kv_heads * args.query_tiles, w.max_splits, shape.sequences);
+  return args;
+}
+
+namespace {
+
+Status launch(const DecodeArgs& args, const PagedCache& cache, const AttentionShape& shape,
+              cudaStream_t stream) {
+  const dim3 grid(cache.kv_heads * args.query_tiles, args.max_splits, shape.sequences);
   return with_layout(cache.layout, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Status {
     const auto kernel = decode_kernel<kHeadDim, kKeyBits, kValueBits>;
     using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
@@ -79,9 +88,9 @@ size_t decode_workspace_bytes(const AttentionShape& shape, const PagedCache& cac
 
 Status attention_decode(const __half* q, const PagedCache& cache, const AttentionShape& shape,
                         void* workspace, float* out, cudaStream_t stream) {
-  DecodeArgs args{};
+  QUAROT_ASSIGN_OR_RETURN(DecodeArgs args, decode_args(cache, shape, workspace, out));
   args.q = q;
-  return launch(args, cache, shape, workspace, out, stream);
+  return launch(args, cache, shape, stream);
 }
 
 Status append_and_decode(const HeadBatch& batch, const Rotary& rotary, const HeadRotation& rotation,
@@ -93,10 +102,10 @@ Status append_and_decode(const HeadBatch& batch, const Rotary& rotary, const Hea
     return error(ErrorCode::kUnsupported,
                  "append_and_decode: expected float32 and a head rotation of 2^n");
   }
-  DecodeArgs args{};
+  QUAROT_ASSIGN_OR_RETURN(DecodeArgs args, decode_args(cache, shape, workspace, out));
   args.appends = true;
   args.heads = head_args(batch, rotary, rotation, writer, nullptr);
-  return launch(args, cache, shape, workspace, out, stream);
+  return launch(args, cache, shape, stream);
 }
 
 }  // namespace quarot::cuda

@@ -266,69 +266,136 @@ class WarpDecode {
   float denominator_[2] = {0, 0};
 };
 
+// What a team shares beside its ring.
 template <int kHeadDim, int kKeyBits, int kValueBits>
-__global__ void __launch_bounds__(kAttentionThreads,
-                                  DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kBlocks)
-    decode_kernel(const __grid_constant__ DecodeArgs args) {
+struct DecodeTeam {
+  uint64_t barriers[kAttentionWarps][DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kStages];
+  float2 stats[kAttentionWarps][kQueryTile];
+  float weights[kMaxSplits * kQueryTile];
+  bool is_last;
+};
+
+// What a team works on: up to 8 query heads of a KV head, over one split of a sequence.
+struct DecodeUnit {
+  int sequence;
+  int tile;   // KV heads × query tiles
+  int tiles;  // of a sequence
+  int split;
+};
+
+// The tokens of a unit, and the slices its team brings in: they go round the warps, this one's i-th
+// is slice i · kAttentionWarps + warp.
+template <int kHeadDim, int kKeyBits, int kValueBits>
+class DecodeSpan {
   using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
-  extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ uint64_t barriers[kAttentionWarps][Traits::kStages];
-  __shared__ float2 stats[kAttentionWarps][kQueryTile];
-  __shared__ float weights[kMaxSplits * kQueryTile];
-  __shared__ bool is_last;
-  begin_early();
-  if (!args.appends) wait_early();
 
-  const int sequence = blockIdx.z;
-  const int length = args.lengths[sequence];
-  const int begin = args.window > 0 ? max(0, length - args.window) : 0;
-  const int pages_a_split = split_pages(length);
-  const int split = blockIdx.y;
-  const int first_page = max(split * pages_a_split, begin / kPageTokens);
-  const int end = min((split + 1) * pages_a_split * kPageTokens, length);
-  const int start = first_page * kPageTokens;
-  if (start >= end) return;
+ public:
+  static constexpr int kTokens = Traits::kSliceTokens;
+  using Ring = SliceRing<typename Traits::Pages, Traits::kStages, 32>;
 
-  const int kv_head = blockIdx.x / args.query_tiles;
-  const int first_query = blockIdx.x % args.query_tiles * kQueryTile;
-  const int queries = min(kQueryTile, args.group - first_query);
-  const int first_head = kv_head * args.group + first_query;
-  const size_t head = static_cast<size_t>(sequence) * args.kv_heads * args.group + first_head;
-  const int32_t* page_ids =
-      args.page_table + static_cast<size_t>(sequence) * args.table_stride + first_page;
-
-  // Slices go round the warps: this one's i-th is slice i · kAttentionWarps + warp.
-  constexpr int kTokens = Traits::kSliceTokens;
-  const int warp = threadIdx.x / 32;
-  const int slices = (end - start + kTokens - 1) / kTokens;
-  SliceRing<typename Traits::Pages, Traits::kStages, 32> ring(
-      shared + warp * Traits::kStages * Traits::Pages::kBytes, barriers[warp], threadIdx.x % 32);
-  ring.meet();
-  const auto fill = [&](int i) {
-    const int slice = i * kAttentionWarps + warp;
+  __device__ DecodeSpan(const DecodeArgs& args, const DecodeUnit& unit)
+      : length(args.lengths[unit.sequence]),
+        begin(args.window > 0 ? max(0, length - args.window) : 0),
+        split_tokens(split_pages(length) * kPageTokens),
+        end(min((unit.split + 1) * split_tokens, length)) {
+    const int first_page = max(unit.split * split_tokens, begin) / kPageTokens;
+    start = first_page * kPageTokens;
+    slices = (end - start + kTokens - 1) / kTokens;
+    page_ids =
+        args.page_table + static_cast<size_t>(unit.sequence) * args.table_stride + first_page;
+  }
+  __device__ bool empty() const { return start >= end; }
+  __device__ int mine() const {
+    return (max(slices - team_thread() / 32, 0) + kAttentionWarps - 1) / kAttentionWarps;
+  }
+  // This warp's i-th slice into its ring, which has taken in `before` others; none past the last.
+  __device__ void fill(const DecodeArgs& args, const DecodeUnit& unit, Ring& ring, int before,
+                       int i) const {
+    const int slice = i * kAttentionWarps + team_thread() / 32;
     const uint8_t* from = nullptr;
     if (slice < slices) {
       const int64_t page = page_ids[slice * kTokens / kPageTokens];
-      from = args.pool + (page * args.kv_heads + kv_head) * Traits::kLayout.block_bytes() +
+      from = args.pool +
+             (page * args.kv_heads + unit.tile / args.query_tiles) * Traits::kLayout.block_bytes() +
              slice * kTokens % kPageTokens / kTileTokens * Traits::Pages::kTile;
     }
-    ring.fill(i, from);
-  };
+    ring.fill(before + i, from);
+  }
+
+  int length;
+  int begin;
+  int split_tokens;
+  int end;
+  int start;
+  int slices;
+  const int32_t* page_ids;
+};
+
+template <int kHeadDim, int kKeyBits, int kValueBits>
+__device__ __forceinline__ auto warp_ring(uint8_t* memory,
+                                          DecodeTeam<kHeadDim, kKeyBits, kValueBits>& team) {
+  using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
+  const int warp = team_thread() / 32;
+  return typename DecodeSpan<kHeadDim, kKeyBits, kValueBits>::Ring(
+      memory + warp * Traits::kStages * Traits::Pages::kBytes, team.barriers[warp],
+      static_cast<int>(threadIdx.x) % 32);
+}
+
+// The first of a unit's slices, on their way before its queries are known.
+template <int kHeadDim, int kKeyBits, int kValueBits>
+__device__ __forceinline__ void begin_unit(const DecodeArgs& args, const DecodeUnit& unit,
+                                           uint8_t* memory,
+                                           DecodeTeam<kHeadDim, kKeyBits, kValueBits>& team,
+                                           int filled) {
+  const DecodeSpan<kHeadDim, kKeyBits, kValueBits> span(args, unit);
+  if (span.empty()) return;
+  auto ring = warp_ring(memory, team);
 #pragma unroll
-  for (int i = 0; i < Traits::kStages; ++i) fill(i);
+  for (int i = 0; i < DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kStages; ++i) {
+    span.fill(args, unit, ring, filled, i);
+  }
+}
+
+// One team's part, after begin_unit. `memory` is its ring and what comes after it; `filled` counts
+// the slices that this warp's ring has taken in with units before. `heads` says where the new
+// token's come from and how results are stored.
+template <int kHeadDim, int kKeyBits, int kValueBits, typename Heads>
+__device__ void decode_unit(const DecodeArgs& args, const DecodeUnit& unit, uint8_t* memory,
+                            DecodeTeam<kHeadDim, kKeyBits, kValueBits>& team, int& filled,
+                            const Heads& heads) {
+  using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
+  const DecodeSpan<kHeadDim, kKeyBits, kValueBits> span(args, unit);
+  if (span.empty()) return;
+  constexpr int kTokens = Traits::kSliceTokens;
+  const int sequence = unit.sequence;
+  const int length = span.length;
+  const int begin = span.begin;
+  const int end = span.end;
+  const int start = span.start;
+  const int kv_head = unit.tile / args.query_tiles;
+  const int first_query = unit.tile % args.query_tiles * kQueryTile;
+  const int queries = min(kQueryTile, args.group - first_query);
+  const int first_head = kv_head * args.group + first_query;
+  const size_t head = static_cast<size_t>(sequence) * args.kv_heads * args.group + first_head;
+  const int warp = team_thread() / 32;
+  auto ring = warp_ring(memory, team);
+  const int before = filled;
+  filled += span.mine();
   const __half* q = args.q + head * kHeadDim;
-  uint8_t* new_row = shared + Traits::kNewRowAt;
+  uint8_t* new_row = memory + Traits::kNewRowAt;
   if (args.appends) {  // older tokens are on their way; only the new one had to be waited for
-    wait_early();
-    auto* made = reinterpret_cast<__half*>(shared + Traits::kQueriesAt);
-    make_token(args.heads, {sequence, length - 1, first_head, queries, end == length ? kv_head : -1,
-                            made, new_row});
-    __syncthreads();
+    heads.wait();
+    auto* made = reinterpret_cast<__half*>(memory + Traits::kQueriesAt);
+    make_token(
+        args.heads,
+        {sequence, length - 1, first_head, queries, end == length ? kv_head : -1, made, new_row},
+        heads);
+    team_sync();
     q = made;
   }
   WarpDecode<kHeadDim, kKeyBits, kValueBits> state(q, queries, args.scale_log2);
-  for (int i = 0; i * kAttentionWarps + warp < slices; ++i) {
-    uint8_t* slice = ring.wait(i);
+  for (int i = 0; i * kAttentionWarps + warp < span.slices; ++i) {
+    uint8_t* slice = ring.wait(before + i);
     const int at = start + (i * kAttentionWarps + warp) * kTokens;
     if (args.appends && at + kTokens >= length) {
       place_row<typename Traits::Pages>(new_row, slice, length - 1 - at);
@@ -348,31 +415,31 @@ __global__ void __launch_bounds__(kAttentionThreads,
       }
     }
     ring.meet();
-    fill(i + Traits::kStages);
+    span.fill(args, unit, ring, before, i + Traits::kStages);
   }
-  __syncthreads();  // the ring's memory is free
+  team_sync();  // the ring's memory is free
 
-  float* sums = reinterpret_cast<float*>(shared);
-  state.store(stats[warp], sums + warp * kQueryTile * kHeadDim, queries);
-  __syncthreads();
-  const int first_split = begin / (pages_a_split * kPageTokens);
-  const int splits = (length - 1) / (pages_a_split * kPageTokens) + 1 - first_split;
-  const size_t tile = static_cast<size_t>(sequence) * gridDim.x + blockIdx.x;
-  const size_t part = (tile * args.max_splits + split) * kQueryTile;
+  float* sums = reinterpret_cast<float*>(memory);
+  state.store(team.stats[warp], sums + warp * kQueryTile * kHeadDim, queries);
+  team_sync();
+  const int first_split = begin / span.split_tokens;
+  const int splits = (length - 1) / span.split_tokens + 1 - first_split;
+  const size_t tile = static_cast<size_t>(sequence) * unit.tiles + unit.tile;
+  const size_t part = (tile * args.max_splits + unit.split) * kQueryTile;
   float* out = args.out + head * kHeadDim;
-  for (int i = threadIdx.x; i < queries * kHeadDim; i += kAttentionThreads) {
+  for (int i = team_thread(); i < queries * kHeadDim; i += kAttentionThreads) {
     const int query = i / kHeadDim;
-    float top = stats[0][query].x;
-    for (int w = 1; w < kAttentionWarps; ++w) top = fmaxf(top, stats[w][query].x);
+    float top = team.stats[0][query].x;
+    for (int w = 1; w < kAttentionWarps; ++w) top = fmaxf(top, team.stats[w][query].x);
     float total = 0;
     float sum = 0;
     for (int w = 0; w < kAttentionWarps; ++w) {
-      const float weight = exp2_approx(stats[w][query].x - top);
-      total += weight * stats[w][query].y;
+      const float weight = exp2_approx(team.stats[w][query].x - top);
+      total += weight * team.stats[w][query].y;
       sum += weight * sums[w * kQueryTile * kHeadDim + i];
     }
     if (splits == 1) {
-      out[i] = sum / total;
+      heads.store(out + i, sum / total);
     } else {
       args.sums[part * kHeadDim + i] = sum;
       if (i % kHeadDim == 0) args.stats[part + query] = {top, total};
@@ -380,16 +447,41 @@ __global__ void __launch_bounds__(kAttentionThreads,
   }
   if (splits == 1) return;
   __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(&args.arrived[tile], 1U) == static_cast<unsigned>(splits) - 1;
-    if (is_last) args.arrived[tile] = 0;
+  team_sync();
+  if (team_thread() == 0) {
+    team.is_last = atomicAdd(&args.arrived[tile], 1U) == static_cast<unsigned>(splits) - 1;
+    if (team.is_last) args.arrived[tile] = 0;
   }
-  __syncthreads();
-  if (!is_last) return;
+  team_sync();
+  if (!team.is_last) return;
   __threadfence();
-  merge_splits<kHeadDim>(args, tile, first_split, splits, queries, weights,
-                         reinterpret_cast<float4*>(shared), out);
+  merge_splits<kHeadDim>(args, tile, first_split, splits, queries, team.weights,
+                         reinterpret_cast<float4*>(memory), out, heads);
+}
+
+template <int kHeadDim, int kKeyBits, int kValueBits>
+__device__ __forceinline__ void init_team(DecodeTeam<kHeadDim, kKeyBits, kValueBits>& team) {
+  using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
+  SliceRing<typename Traits::Pages, Traits::kStages, 32> ring(
+      nullptr, team.barriers[team_thread() / 32], threadIdx.x % 32);
+  ring.init();
+  ring.meet();
+}
+
+template <int kHeadDim, int kKeyBits, int kValueBits>
+__global__ void __launch_bounds__(kAttentionThreads,
+                                  DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kBlocks)
+    decode_kernel(const __grid_constant__ DecodeArgs args) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ DecodeTeam<kHeadDim, kKeyBits, kValueBits> team;
+  begin_early();
+  if (!args.appends) wait_early();
+  init_team(team);
+  int filled = 0;
+  const DecodeUnit unit{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
+                        static_cast<int>(gridDim.x), static_cast<int>(blockIdx.y)};
+  begin_unit(args, unit, shared, team, filled);
+  decode_unit(args, unit, shared, team, filled, StoredHeads());
 }
 
 }  // namespace quarot::cuda

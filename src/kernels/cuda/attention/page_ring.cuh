@@ -11,6 +11,14 @@ namespace quarot::cuda {
 inline constexpr int kAttentionWarps = 4;
 inline constexpr int kAttentionThreads = 32 * kAttentionWarps;
 
+// Decoding is the work of teams of so many threads, of which a block may hold several.
+__device__ __forceinline__ int team_thread() {
+  return static_cast<int>(threadIdx.x) % kAttentionThreads;
+}
+__device__ __forceinline__ void team_sync() {
+  barrier_sync(1 + static_cast<int>(threadIdx.x) / kAttentionThreads, kAttentionThreads);
+}
+
 // kTokens consecutive tokens of a block, whole tiles.
 template <int kHeadDim, int kKeyBits, int kValueBits, int kTokens>
 struct Slice {
@@ -40,9 +48,10 @@ struct Slice {
 template <typename Slice, int kStages, int kThreads>
 class SliceRing {
  public:
-  // Until the threads have met after this, nothing may be filled.
   __device__ SliceRing(uint8_t* shared, uint64_t* barriers, int rank)
-      : shared_(shared), barriers_(barriers), rank_(rank) {
+      : shared_(shared), barriers_(barriers), rank_(rank) {}
+  // Once; until the threads have met after this, nothing may be filled.
+  __device__ void init() {
 #if __CUDA_ARCH__ >= 900
     if (rank_ == 0) {
       for (int i = 0; i < kStages; ++i) mbarrier_init(shared_address(barriers_ + i), 1);

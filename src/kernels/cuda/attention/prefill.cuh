@@ -413,6 +413,7 @@ __global__ void __launch_bounds__(kAttentionThreads) prefill_kernel(const Prefil
   };
   SliceRing<typename Traits::Page, Traits::kStages, kAttentionThreads> ring(shared, barriers,
                                                                             threadIdx.x);
+  ring.init();
   ring.meet();
   for (int i = 0; i < Traits::kStages; ++i) ring.fill(i, block(i));
 

@@ -371,6 +371,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   const int warpgroup = threadIdx.x / 128;
   SliceRing<typename T::Page, T::kRawStages, 128> ring(
       shared.raw, shared.arrived, static_cast<int>(threadIdx.x) - 128 * kPrefillConsumers);
+  ring.init();
   if (threadIdx.x == 0) {
     for (int i = 0; i < T::kStages; ++i) {
       mbarrier_init(shared_address(&shared.full[i]), 128);

@@ -6,6 +6,7 @@
 #include <cfloat>
 #include <cstdint>
 
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/page_ring.cuh"
 #include "kernels/cuda/fused/half_mma.cuh"
 #include "kernels/cuda/fused/heads.cuh"
@@ -43,20 +44,26 @@ struct DecodeArgs {
   HeadArgs heads;
 };
 
-// The last block of a sequence's tile sums what the others left. `weights` holds
+// All but q, appends and heads of an attention over this cache.
+Result<DecodeArgs> decode_args(const PagedCache& cache, const AttentionShape& shape,
+                               void* workspace, float* out);
+
+// The last team of a sequence's tile sums what the others left. `weights` holds
 // kMaxSplits · kQueryTile floats, `scratch` kAttentionThreads float4.
-template <int kHeadDim>
+template <int kHeadDim, typename Heads>
 __device__ void merge_splits(const DecodeArgs& args, size_t tile, int first_split, int splits,
-                             int queries, float* weights, float4* scratch, float* out) {
+                             int queries, float* weights, float4* scratch, float* out,
+                             const Heads& heads) {
   constexpr int kLanes = kAttentionThreads / kQueryTile;
   constexpr int kMine = kMaxSplits / kLanes;
-  const int query = threadIdx.x / kLanes;
+  const int thread = team_thread();
+  const int query = thread / kLanes;
   const size_t base = tile * args.max_splits + first_split;
   float2 stat[kMine];
   float top = -FLT_MAX;
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
-    const int split = threadIdx.x % kLanes + i * kLanes;
+    const int split = thread % kLanes + i * kLanes;
     const bool there = split < splits && query < queries;
     stat[i] =
         there ? __ldcg(&args.stats[(base + split) * kQueryTile + query]) : make_float2(-FLT_MAX, 0);
@@ -75,16 +82,16 @@ __device__ void merge_splits(const DecodeArgs& args, size_t tile, int first_spli
   const float inverse = 1.0F / total;
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
-    weights[(threadIdx.x % kLanes + i * kLanes) * kQueryTile + query] = stat[i].x * inverse;
+    weights[(thread % kLanes + i * kLanes) * kQueryTile + query] = stat[i].x * inverse;
   }
-  __syncthreads();
+  team_sync();
   // Where there are fewer vectors of four than threads, several share one, each with every
   // `parts`-th split.
   const int vectors = queries * kHeadDim / 4;
   const int parts = max(1, kAttentionThreads / vectors);
   for (int from = 0; from < vectors; from += kAttentionThreads) {
-    const int i = from + static_cast<int>(threadIdx.x) % vectors;
-    const int part = parts > 1 ? threadIdx.x / vectors : 0;
+    const int i = from + thread % vectors;
+    const int part = parts > 1 ? thread / vectors : 0;
     const int q = i / (kHeadDim / 4);
     const int dim = i % (kHeadDim / 4) * 4;
     float4 sum = {0, 0, 0, 0};
@@ -101,15 +108,15 @@ __device__ void merge_splits(const DecodeArgs& args, size_t tile, int first_spli
       }
     }
     if (parts > 1) {
-      scratch[threadIdx.x] = sum;
-      __syncthreads();
+      scratch[thread] = sum;
+      team_sync();
       for (int other = 1; other < parts && part == 0; ++other) {
         const float4 add = scratch[other * vectors + i];
         sum.x += add.x, sum.y += add.y, sum.z += add.z, sum.w += add.w;
       }
     }
     if (i < vectors && part == 0) {
-      *reinterpret_cast<float4*>(out + q * kHeadDim + dim) = sum;
+      heads.store(out + q * kHeadDim + dim, sum);
     }
   }
 }

@@ -44,19 +44,19 @@ __host__ __device__ constexpr int square_bytes(const Rows& rows) {
   return rows.operation == RowOperation::kNorm ? (rows.n / kVector + 3) / 4 * 16 : 0;
 }
 
-template <typename In, int kVectors>
-__device__ __forceinline__ void load_row(const Rows& args, int row, float (&x)[kVectors][kVector],
-                                         float* squares) {
+template <typename In, int kVectors, typename Source>
+__device__ __forceinline__ void load_row(const Rows& args, const Source& source,
+                                         float (&x)[kVectors][kVector], float* squares) {
   // How many are under way, by registers.
-  constexpr int kBatch = kVectors <= 2       ? kVectors
-                         : sizeof(In) == 4   ? 1
-                         : kVectors % 4 == 0 ? kVectors / 2
-                                             : kVectors;
+  constexpr int kBatch = kVectors <= 2 || Source::kAtOnce ? kVectors
+                         : sizeof(In) == 4                ? 1
+                         : kVectors % 4 == 0              ? kVectors / 2
+                                                          : kVectors;
   static_assert(kVectors % kBatch == 0);
 #pragma unroll
   for (int base = 0; base < kVectors; base += kBatch) {
     RawRow<In, kBatch> raw;
-    raw.load(args, row, base);
+    source.load(args, base, raw);
     raw.expand(args, base, x + base, squares);
   }
 }
@@ -95,13 +95,13 @@ __device__ __forceinline__ float quantize_vectors(const Rows& args,
   return quantizer.scale();
 }
 
-// Row `row` of args, quantised into `out`; `squares` has room for a float a vector. Returns the
+// A row, as args says, quantised into `out`; `squares` has room for a float a vector. Returns the
 // scale.
-template <typename In, int kVectors>
-__device__ __forceinline__ float quantize_row(const Rows& args, int row, float* squares,
-                                              uint8_t* out) {
+template <typename In, int kVectors, typename Source>
+__device__ __forceinline__ float quantize_row(const Rows& args, const Source& source,
+                                              float* squares, uint8_t* out) {
   float x[kVectors][kVector];
-  load_row<In>(args, row, x, squares);
+  load_row<In>(args, source, x, squares);
   return quantize_vectors(args, x, squares, out);
 }
 
@@ -336,13 +336,13 @@ __device__ __forceinline__ void walsh_256(int bits, float (&x)[kVector]) {
 
 // The row up to where the factor comes, in the planes. Returns the power of two it was scaled by.
 // kExact: the elements are bf16 as loaded, with nothing multiplied in.
-template <typename In, bool kExact, int kVectors>
-__device__ __forceinline__ float fill_planes(const Rows& args, int row, uint8_t* shared,
-                                             float* squares) {
+template <typename In, bool kExact, int kVectors, typename Source>
+__device__ __forceinline__ float fill_planes(const Rows& args, const Source& source,
+                                             uint8_t* shared, float* squares) {
   __shared__ float slots[kMaxRowThreads / 32];
   const RowRotation& rotation = args.rotation;
   float x[kVectors][kVector];
-  load_row<In>(args, row, x, squares);
+  load_row<In>(args, source, x, squares);
   float top = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -418,31 +418,34 @@ __device__ __forceinline__ float largest_of(const float (&y)[kTilesM][kTilesN][2
 }
 
 // rotate_row where all is a Walsh transform, by as many of the block's threads as that takes.
-template <typename In>
-__device__ __forceinline__ float rotate_walsh_row(const Rows& args, int row, uint8_t* shared,
-                                                  uint8_t* out) {
+template <typename In, typename Source>
+__device__ __forceinline__ float rotate_walsh_row(const Rows& args, const Source& source,
+                                                  uint8_t* shared, uint8_t* out) {
   constexpr int kBarrier = 1;
   const AnyWalsh walsh(args.rotation);
   auto* floats = reinterpret_cast<float*>(shared);
   if (static_cast<int>(threadIdx.x) >= walsh_threads(walsh.log2())) return 0;
   switch (args.operation) {
     case RowOperation::kNorm:
-      return walsh_row<In, RowOperation::kNorm>(args, row, walsh, kBarrier, floats, out);
+      return walsh_row<In, RowOperation::kNorm>(args, source, walsh, kBarrier, floats, out);
     case RowOperation::kSwiglu:
-      return walsh_row<In, RowOperation::kSwiglu>(args, row, walsh, kBarrier, floats, out);
+      if constexpr (Source::kHasSecond) {
+        return walsh_row<In, RowOperation::kSwiglu>(args, source, walsh, kBarrier, floats, out);
+      }
+      return 0;
     default:
-      return walsh_row<In, RowOperation::kPlain>(args, row, walsh, kBarrier, floats, out);
+      return walsh_row<In, RowOperation::kPlain>(args, source, walsh, kBarrier, floats, out);
   }
 }
 
 // As quantize_row, with a rotation that has a factor; `shared` has room for the planes.
-template <typename In, bool kExact, int kTilesM, int kTilesN>
-__device__ __forceinline__ float rotate_by_factor(const Rows& args, int row, uint8_t* shared,
-                                                  float* squares, uint8_t* out) {
+template <typename In, bool kExact, int kTilesM, int kTilesN, typename Source>
+__device__ __forceinline__ float rotate_by_factor(const Rows& args, const Source& source,
+                                                  uint8_t* shared, float* squares, uint8_t* out) {
   constexpr int kVectors = kTilesM * kTilesN;
   __shared__ float slots[kMaxRowThreads / 32];
   const RowRotation& rotation = args.rotation;
-  const float range = fill_planes<In, kExact, kVectors>(args, row, shared, squares);
+  const float range = fill_planes<In, kExact, kVectors>(args, source, shared, squares);
   const WarpTiles<kTilesM, kTilesN> tiles(rotation, threadIdx.x / 32);
   const bool busy = tiles.first_m < tiles.tiles_m;
   float y[kTilesM][kTilesN][2][4] = {};
@@ -459,11 +462,11 @@ __device__ __forceinline__ float rotate_by_factor(const Rows& args, int row, uin
 }
 
 // With any rotation. The scale returned is thread 0's.
-template <typename In, bool kExact, int kTilesM, int kTilesN>
-__device__ __forceinline__ float rotate_row(const Rows& args, int row, uint8_t* shared,
+template <typename In, bool kExact, int kTilesM, int kTilesN, typename Source>
+__device__ __forceinline__ float rotate_row(const Rows& args, const Source& source, uint8_t* shared,
                                             float* squares, uint8_t* out) {
-  if (args.rotation.log2 > 0) return rotate_walsh_row<In>(args, row, shared, out);
-  return rotate_by_factor<In, kExact, kTilesM, kTilesN>(args, row, shared, squares, out);
+  if (args.rotation.log2 > 0) return rotate_walsh_row<In>(args, source, shared, out);
+  return rotate_by_factor<In, kExact, kTilesM, kTilesN>(args, source, shared, squares, out);
 }
 
 // As load_row, in a kernel for one operation: all loads of a batch are under way before the first
@@ -507,7 +510,7 @@ __device__ __forceinline__ void load_whole_row(const Rows& args, int row,
 template <typename In, RowOperation kOperation, int kVectors>
 __global__ void __launch_bounds__(kMaxRowThreads, kVectors <= 4 ? 2 : 1)
     quantize_kernel(const Rows args) {
-  extern __shared__ __align__(16) uint8_t shared[];
+  extern __shared__ __align__(128) uint8_t shared[];
   begin_early();
   wait_early();
   Rows rows = args;
@@ -523,13 +526,13 @@ __global__ void __launch_bounds__(kMaxRowThreads, kVectors <= 4 ? 2 : 1)
 template <typename In, bool kExact, int kTilesM, int kTilesN>
 __global__ void __launch_bounds__(kMaxRowThreads, kTilesM* kTilesN > 4 ? 1 : 2)
     rotate_kernel(const Rows args) {
-  extern __shared__ __align__(16) uint8_t shared[];
+  extern __shared__ __align__(128) uint8_t shared[];
   begin_early();
   wait_early();
   const int row = blockIdx.x;
   auto* squares = reinterpret_cast<float*>(shared + plane_bytes(args.rotation));
-  const float scale = rotate_by_factor<In, kExact, kTilesM, kTilesN>(args, row, shared, squares,
-                                                                     output_row(args, row));
+  const float scale = rotate_by_factor<In, kExact, kTilesM, kTilesN>(
+      args, StoredRow{row}, shared, squares, output_row(args, row));
   if (threadIdx.x == 0) args.quant.scales[row] = scale;
 }
 

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/fused/half_mma.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace quarot::cuda {
 
@@ -27,6 +28,10 @@ struct RawVector<float> {
   __device__ void load(const float* p) {
     v[0] = reinterpret_cast<const float4*>(p)[0];
     v[1] = reinterpret_cast<const float4*>(p)[1];
+  }
+  __device__ void store(float* p) const {
+    reinterpret_cast<float4*>(p)[0] = v[0];
+    reinterpret_cast<float4*>(p)[1] = v[1];
   }
   __device__ void expand(float (&x)[kVector]) const {
     x[0] = v[0].x, x[1] = v[0].y, x[2] = v[0].z, x[3] = v[0].w;
@@ -128,6 +133,49 @@ __device__ __forceinline__ void apply_signs(const int8_t* signs, int at, float (
   apply_four_signs(signs + at, x);
   apply_four_signs(signs + at + 4, x + 4);
 }
+
+// Of a row's input, which nobody reads again.
+__device__ __forceinline__ void load_four_once(const float* p, float* x) {
+  const uint4 v = load_once_16(p);
+  x[0] = __uint_as_float(v.x), x[1] = __uint_as_float(v.y);
+  x[2] = __uint_as_float(v.z), x[3] = __uint_as_float(v.w);
+}
+__device__ __forceinline__ void load_four_once(const __nv_bfloat16* p, float* x) {
+  const uint2 v = load_once_8(p);
+  x[0] = __uint_as_float(v.x << 16), x[1] = __uint_as_float(v.x & 0xffff0000U);
+  x[2] = __uint_as_float(v.y << 16), x[3] = __uint_as_float(v.y & 0xffff0000U);
+}
+
+// Where the row of a row kernel comes from: as it lies in memory.
+struct StoredRow {
+  static constexpr bool kAtOnce = false;  // whether all its vectors are loaded before the first use
+  static constexpr bool kHasSecond = true;  // whether it can be gated
+  int row;
+
+  template <typename In, int kCount>
+  __device__ void load(const Rows& args, int base, RawRow<In, kCount>& raw) const {
+    raw.load(args, row, base);
+  }
+  // Fours of elements, the first from `at` on, `distance` apart.
+  template <typename In, int kElements>
+  __device__ void load_fours(const Rows& args, int at, int distance, float (&x)[kElements]) const {
+    load_fours<In>(args, args.x, at, distance, x);
+  }
+  template <typename In, int kElements>
+  __device__ void load_second_fours(const Rows& args, int at, int distance,
+                                    float (&x)[kElements]) const {
+    load_fours<In>(args, args.second, at, distance, x);
+  }
+
+ private:
+  template <typename In, int kElements>
+  __device__ void load_fours(const Rows& args, const void* matrix, int at, int distance,
+                             float (&x)[kElements]) const {
+    const In* from = static_cast<const In*>(matrix) + row * args.stride + at;
+#pragma unroll
+    for (int j = 0; j < kElements / 4; ++j) load_four_once(from + j * distance, x + 4 * j);
+  }
+};
 
 template <int kCount>
 __device__ __forceinline__ float largest(const float (&x)[kCount]) {

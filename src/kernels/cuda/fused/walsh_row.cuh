@@ -7,7 +7,6 @@
 
 #include "kernels/cuda/fused/butterflies.cuh"
 #include "kernels/cuda/fused/row_pass.cuh"
-#include "kernels/cuda/ptx.cuh"
 
 namespace quarot::cuda {
 
@@ -70,33 +69,18 @@ __device__ __forceinline__ void load_four(const float* p, float* x) {
   const auto v = *reinterpret_cast<const float4*>(p);
   x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 }
-// Of a row's input, which nobody reads again.
-__device__ __forceinline__ void load_four_once(const float* p, float* x) {
-  const uint4 v = load_once_16(p);
-  x[0] = __uint_as_float(v.x), x[1] = __uint_as_float(v.y);
-  x[2] = __uint_as_float(v.z), x[3] = __uint_as_float(v.w);
-}
-__device__ __forceinline__ void load_four_once(const __nv_bfloat16* p, float* x) {
-  const uint2 v = load_once_8(p);
-  x[0] = __uint_as_float(v.x << 16), x[1] = __uint_as_float(v.x & 0xffff0000U);
-  x[2] = __uint_as_float(v.y << 16), x[3] = __uint_as_float(v.y & 0xffff0000U);
-}
 
 // The elements with the operation applied, but for the norm's factor; returns the sum of this
 // thread's squares, where they are normed. Nothing here is left for the compiler to contract with
 // what follows.
-template <typename In, RowOperation kOperation>
-__device__ __forceinline__ float load_vectors(const Rows& args, int row, int base, int bit,
-                                              WalshVectors& x) {
-  const In* from = static_cast<const In*>(args.x) + row * args.stride + base;
-#pragma unroll
-  for (int j = 0; j < kWalshVectors; ++j) load_four_once(from + (j << bit), x + 4 * j);
+template <typename In, RowOperation kOperation, typename Source>
+__device__ __forceinline__ float load_vectors(const Rows& args, const Source& source, int base,
+                                              int bit, WalshVectors& x) {
+  source.template load_fours<In>(args, base, 1 << bit, x);
   float squares = 0;
   if constexpr (kOperation == RowOperation::kSwiglu) {
-    const In* also = static_cast<const In*>(args.second) + row * args.stride + base;
     WalshVectors second;
-#pragma unroll
-    for (int j = 0; j < kWalshVectors; ++j) load_four_once(also + (j << bit), second + 4 * j);
+    source.template load_second_fours<In>(args, base, 1 << bit, second);
 #pragma unroll
     for (int i = 0; i < kWalshElements; ++i) x[i] = swiglu(x[i], second[i]);
   }
@@ -148,12 +132,13 @@ __device__ __forceinline__ void store_vectors(const RowQuant& quant, int base, i
   }
 }
 
-// Row `row` of args, turned and quantised into `out`, by walsh_threads(log2) neighbouring threads
+// A row, as args says, turned and quantised into `out`, by walsh_threads(log2) neighbouring threads
 // of a block: whole warps, which meet at the named barrier. `shared` has walsh_bytes(log2). Returns
 // the scale.
-template <typename In, RowOperation kOperation, typename Walsh>
-__device__ __forceinline__ float walsh_row(const Rows& args, int row, const Walsh& walsh,
-                                           int barrier, float* shared, uint8_t* out) {
+template <typename In, RowOperation kOperation, typename Source, typename Walsh>
+__device__ __forceinline__ float walsh_row(const Rows& args, const Source& source,
+                                           const Walsh& walsh, int barrier, float* shared,
+                                           uint8_t* out) {
   __shared__ float squares[kMaxRowThreads / 32];
   __shared__ float tops[kMaxRowThreads / 32];
   const int threads = walsh_threads(walsh.log2());
@@ -166,7 +151,7 @@ __device__ __forceinline__ float walsh_row(const Rows& args, int row, const Wals
 
   WalshVectors x;
   int base = walsh_base(t, high);
-  float sum = load_vectors<In, kOperation>(args, row, base, high, x);
+  float sum = load_vectors<In, kOperation>(args, source, base, high, x);
   if constexpr (kOperation == RowOperation::kNorm) {
 #pragma unroll
     for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(~0U, sum, lane);

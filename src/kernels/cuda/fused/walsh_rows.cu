@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(block_threads(kLog2), blocks(kOperation, kLog2
   if (row >= args.rows) return;
   constexpr bool kAlone = kThreads == block_threads(kLog2);
   const float scale = walsh_row<In, kOperation>(
-      args, row, FixedWalsh<kLog2, kFirst>{}, kAlone ? 0 : 1 + group,
+      args, StoredRow{row}, FixedWalsh<kLog2, kFirst>{}, kAlone ? 0 : 1 + group,
       shared + group * walsh_bytes(kLog2) / sizeof(float), output_row(args, row));
   if (threadIdx.x % kThreads == 0) args.quant.scales[row] = scale;
 }

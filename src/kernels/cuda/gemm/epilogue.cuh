@@ -35,6 +35,11 @@ __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
 
+// gemm.h's y, one rounding after the other, without the bias and the residual.
+__device__ __forceinline__ float scaled(int32_t sum, float activation_scale, float weight_scale) {
+  return __fmul_rn(__fmul_rn(__int2float_rn(sum), activation_scale), weight_scale);
+}
+
 // kWidth adjacent output channels from `column` on, what one thread writes of a token.
 template <typename Out, int kWidth>
 class Columns {
@@ -85,7 +90,7 @@ class Columns {
 
   // What sum i of a token becomes, but for the residual; `scale` is the token's.
   __device__ __forceinline__ float value(int32_t sum, float scale, int i) const {
-    const float y = __fmul_rn(__fmul_rn(__int2float_rn(sum), scale), scale_[i]);
+    const float y = scaled(sum, scale, scale_[i]);
     return epilogue_.bias != nullptr ? __fadd_rn(y, bias_[i]) : y;
   }
 

@@ -29,8 +29,10 @@ struct QuantizedInput {
     if (rows.gain != nullptr) prefetch_bytes<kMaxRowThreads>(rows.gain, 4 * rows.n);
   }
   // Codes into `out`; returns their scale.
-  __device__ static float make(const Rows& rows, uint8_t* scratch, uint8_t* out) {
-    return quantize_row<float, kVectors>(rows, 0, reinterpret_cast<float*>(scratch), out);
+  template <typename Source>
+  __device__ static float make(const Rows& rows, const Source& source, uint8_t* scratch,
+                               uint8_t* out) {
+    return quantize_row<float, kVectors>(rows, source, reinterpret_cast<float*>(scratch), out);
   }
 };
 
@@ -50,9 +52,11 @@ struct RotatedInput {
     if (rows.gain != nullptr) prefetch_bytes<kMaxRowThreads>(rows.gain, 4 * rows.n);
     prefetch_rotation(rows.rotation);
   }
-  __device__ static float make(const Rows& rows, uint8_t* scratch, uint8_t* out) {
+  template <typename Source>
+  __device__ static float make(const Rows& rows, const Source& source, uint8_t* scratch,
+                               uint8_t* out) {
     auto* squares = reinterpret_cast<float*>(scratch + plane_bytes(rows.rotation));
-    return rotate_row<float, false, kTilesM, kTilesN>(rows, 0, scratch, squares, out);
+    return rotate_row<float, false, kTilesM, kTilesN>(rows, source, scratch, squares, out);
   }
 };
 

@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, kTiles <= 2 ? 2 : 1)
   wait_early();  // the weights are no one's output: only what follows must wait
   if constexpr (Input::kQuantizes) {
     __shared__ float scale;
-    const float made = Input::make(source, scratch, rows);
+    const float made = Input::make(source, StoredRow{0}, scratch, rows);
     if (threadIdx.x == 0) scale = made;
     epilogue.activation_scales = &scale;
   } else {
