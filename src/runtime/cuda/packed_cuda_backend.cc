@@ -118,13 +118,76 @@ Status PackedCudaBackend::reserve_workspaces() {
   return {};
 }
 
+std::optional<StepLayer> PackedCudaBackend::step_layer(int64_t layer) {
+  const PackedLayer& weights = model_.layers[static_cast<size_t>(layer)];
+  const auto product = [](const PackedWeight& w) {
+    return StepProduct{w.outputs, w.inputs, w.values.data(), w.scales.data(), w.bias.data()};
+  };
+  const Rotation* norm = model_.norm_output.get();
+  const auto attention_norm =
+      fused_rows(norm_task(layer, Space::kAttentionInput), weights.qkv, norm);
+  const auto heads = fused_rows(heads_task(), weights.output, model_.heads.get());
+  const auto ffn_norm = fused_rows(norm_task(layer, Space::kFfnInput), weights.gate_up, norm);
+  const auto ffn = fused_rows(gate_task(true), weights.down, model_.ffn.get());
+  if (!attention_norm || !heads || !ffn_norm || !ffn) return std::nullopt;
+  return StepLayer{product(weights.qkv),
+                   product(weights.output),
+                   product(weights.gate_up),
+                   product(weights.down),
+                   *attention_norm,
+                   *heads,
+                   *ffn_norm,
+                   *ffn,
+                   heads_of(layer),
+                   rotary(),
+                   model_.query_key,
+                   writer_of(layer),
+                   cache_of(layer, ChunkRun()),
+                   attention_shape(layer)};
+}
+
+// step_, where the kernel takes this model on this device.
+Status PackedCudaBackend::plan_steps() {
+  if (step_length_ == batch_.max_length()) return {};
+  step_.reset();
+  step_length_ = batch_.max_length();
+  std::vector<StepLayer> layers;
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    const std::optional<StepLayer> layer = step_layer(i);
+    if (!layer) return {};
+    layers.push_back(*layer);
+  }
+  QUAROT_RETURN_IF_ERROR(grow(step_workspace_, step_workspace_bytes(layers.front())));
+  Result<StepPlan> plan = plan_step(layers, step_workspace_.data(), attention_workspace_.data());
+  if (!plan.ok()) {
+    return plan.error().code() == ErrorCode::kUnsupported ? Status() : Status(plan.error());
+  }
+  QUAROT_RETURN_IF_ERROR(context_.wait());  // the last step may still read the old image
+  QUAROT_ASSIGN_OR_RETURN(step_image_, DeviceArray<uint8_t>::upload(plan->image, "decoding"));
+  plan->args.layers = step_image_.data();
+  plan->args.x = x_.data();
+  step_ = *std::move(plan);
+  return {};
+}
+
 Status PackedCudaBackend::begin(const Batch& batch) {
   replayed_ = false;
   moved_ = false;
   QUAROT_RETURN_IF_ERROR(reserve_cache(batch));
   QUAROT_RETURN_IF_ERROR(reserve_rows());
   QUAROT_RETURN_IF_ERROR(reserve_workspaces());
-  if (moved_) graphs_.clear();
+  if (moved_) {
+    graphs_.clear();
+    step_length_ = 0;
+  }
+  if (rows() == 1) {
+    QUAROT_RETURN_IF_ERROR(plan_steps());
+    if (step_) {
+      QUAROT_RETURN_IF_ERROR(embed_tokens());
+      replayed_ = true;
+      return run_step(*step_, stream());
+    }
+  }
   if (batch_.decodes()) {
     QUAROT_ASSIGN_OR_RETURN(replayed_, graphs_.replay({rows(), batch_.max_length()}, stream()));
   }
@@ -135,26 +198,12 @@ void PackedCudaBackend::embed(const Batch& batch) {
   run([&] { return begin(batch); });
 }
 
-Status PackedCudaBackend::quantize(RowTask task, const PackedWeight& reader,
-                                   const Rotation* rotation) {
-  values_type_ = GemmActivations::kInt8;
-  rows_.reset();
-  task.rows = rows();
-  task.bits = precision_.activations.bits;
-  task.clip = precision_.activations.with_clip(reader.clip).clip;
-  if (task.width % kInputMultiple != 0 || (rotation != nullptr && !rotation->fused)) {
-    task.values = values_.data();
-    task.values_stride = reader.inputs;
-    task.scales = scales_.data();
-    task.hadamard = rotation != nullptr ? &rotation->plain : nullptr;
-    return cuda::rows(task, stream());
-  }
-  if (task.bits <= 4) {
-    QUAROT_ASSIGN_OR_RETURN(values_type_, gemm_activations(task.rows, task.width));
-  }
+std::optional<Rows> PackedCudaBackend::fused_rows(const RowTask& task, const PackedWeight& reader,
+                                                  const Rotation* rotation) const {
+  if (task.width % kInputMultiple != 0 || (rotation != nullptr && !rotation->fused)) return {};
   Rows rows;
   rows.element = Element::kFloat32;
-  rows.rows = static_cast<int>(task.rows);
+  rows.rows = static_cast<int>(this->rows());
   rows.n = static_cast<int>(task.width);
   rows.operation = task.source == RowSource::kRmsNorm  ? RowOperation::kNorm
                    : task.source == RowSource::kSwiGlu ? RowOperation::kSwiglu
@@ -165,10 +214,34 @@ Status PackedCudaBackend::quantize(RowTask task, const PackedWeight& reader,
   rows.gain = task.gain;
   rows.eps = task.eps;
   if (rotation != nullptr) rows.rotation = *rotation->fused;
-  rows.quant = {task.bits, values_type_ == GemmActivations::kInt4, task.clip, values_.data(),
-                scales_.data()};
-  if (!gemm_quantizes(rows)) return quantize_rows(rows, stream());
-  rows_ = rows;
+  rows.quant.bits = precision_.activations.bits;
+  rows.quant.clip = precision_.activations.with_clip(reader.clip).clip;
+  return rows;
+}
+
+Status PackedCudaBackend::quantize(RowTask task, const PackedWeight& reader,
+                                   const Rotation* rotation) {
+  values_type_ = GemmActivations::kInt8;
+  rows_.reset();
+  task.rows = rows();
+  task.bits = precision_.activations.bits;
+  std::optional<Rows> fused = fused_rows(task, reader, rotation);
+  if (!fused) {
+    task.clip = precision_.activations.with_clip(reader.clip).clip;
+    task.values = values_.data();
+    task.values_stride = reader.inputs;
+    task.scales = scales_.data();
+    task.hadamard = rotation != nullptr ? &rotation->plain : nullptr;
+    return cuda::rows(task, stream());
+  }
+  if (task.bits <= 4) {
+    QUAROT_ASSIGN_OR_RETURN(values_type_, gemm_activations(task.rows, task.width));
+  }
+  fused->quant.pack_int4 = values_type_ == GemmActivations::kInt4;
+  fused->quant.values = values_.data();
+  fused->quant.scales = scales_.data();
+  if (!gemm_quantizes(*fused)) return quantize_rows(*fused, stream());
+  rows_ = fused;
   return {};
 }
 
@@ -204,17 +277,24 @@ PagedCache PackedCudaBackend::cache_of(int64_t layer, const ChunkRun& run) {
           static_cast<int>(config_.kv_heads)};
 }
 
+RowTask PackedCudaBackend::norm_task(int64_t layer, Space site) {
+  const PackedLayer& weights = model_.layers[static_cast<size_t>(layer)];
+  RowTask task;
+  task.source = RowSource::kRmsNorm;
+  task.width = task.x_stride = config_.hidden;
+  task.x = x_.data();
+  task.gain =
+      site == Space::kAttentionInput ? weights.attention_norm.data() : weights.ffn_norm.data();
+  task.eps = static_cast<float>(config_.norm_eps);
+  return task;
+}
+
 void PackedCudaBackend::normalize(int64_t layer, Space site) {
   enqueue([&] {
     const PackedLayer& weights = model_.layers[static_cast<size_t>(layer)];
-    const bool attention = site == Space::kAttentionInput;
-    RowTask task;
-    task.source = RowSource::kRmsNorm;
-    task.width = task.x_stride = config_.hidden;
-    task.x = x_.data();
-    task.gain = attention ? weights.attention_norm.data() : weights.ffn_norm.data();
-    task.eps = static_cast<float>(config_.norm_eps);
-    return quantize(task, attention ? weights.qkv : weights.gate_up, model_.norm_output.get());
+    return quantize(norm_task(layer, site),
+                    site == Space::kAttentionInput ? weights.qkv : weights.gate_up,
+                    model_.norm_output.get());
   });
 }
 
@@ -274,13 +354,19 @@ void PackedCudaBackend::append_cache(int64_t layer) {
   });
 }
 
+AttentionShape PackedCudaBackend::attention_shape(int64_t layer) const {
+  AttentionShape shape;
+  shape.sequences = static_cast<int>(batch_.chunks());
+  shape.query_heads = static_cast<int>(config_.heads);
+  shape.max_length = static_cast<int>(batch_.max_length());
+  shape.window = static_cast<int>(config_.sliding_windows[static_cast<size_t>(layer)]);
+  shape.scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
+  return shape;
+}
+
 void PackedCudaBackend::attend(int64_t layer) {
   enqueue([&]() -> Status {
-    AttentionShape shape;
-    shape.query_heads = static_cast<int>(config_.heads);
-    shape.max_length = static_cast<int>(batch_.max_length());
-    shape.window = static_cast<int>(config_.sliding_windows[static_cast<size_t>(layer)]);
-    shape.scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
+    AttentionShape shape = attention_shape(layer);
     for (const ChunkRun& part : batch_.runs()) {
       shape.sequences = static_cast<int>(part.count);
       const PagedCache cache = cache_of(layer, part);
@@ -303,12 +389,17 @@ void PackedCudaBackend::attend(int64_t layer) {
   });
 }
 
+RowTask PackedCudaBackend::heads_task() {
+  RowTask task;
+  task.width = task.x_stride = config_.width(Space::kAttentionOutput);
+  task.x = attention_.data();
+  return task;
+}
+
 void PackedCudaBackend::mix_heads(int64_t layer) {
   enqueue([&] {
-    RowTask task;
-    task.width = task.x_stride = config_.width(Space::kAttentionOutput);
-    task.x = attention_.data();
-    return quantize(task, model_.layers[static_cast<size_t>(layer)].output, model_.heads.get());
+    return quantize(heads_task(), model_.layers[static_cast<size_t>(layer)].output,
+                    model_.heads.get());
   });
 }
 
@@ -326,17 +417,22 @@ void PackedCudaBackend::project_gate_up(int64_t layer) {
   });
 }
 
+RowTask PackedCudaBackend::gate_task(bool gated) {
+  RowTask task;
+  task.width = task.x_stride = config_.ffn;
+  task.x = gate_up_.data();
+  if (!gated) {
+    task.source = RowSource::kSwiGlu;
+    task.up = gate_up_.data() + config_.ffn;
+    task.x_stride = task.up_stride = 2 * config_.ffn;
+  }
+  return task;
+}
+
 void PackedCudaBackend::gate(int64_t layer) {
   enqueue([&] {
-    RowTask task;
-    task.width = task.x_stride = config_.ffn;
-    task.x = gate_up_.data();
-    if (!gated_) {
-      task.source = RowSource::kSwiGlu;
-      task.up = gate_up_.data() + config_.ffn;
-      task.x_stride = task.up_stride = 2 * config_.ffn;
-    }
-    return quantize(task, model_.layers[static_cast<size_t>(layer)].down, model_.ffn.get());
+    return quantize(gate_task(gated_), model_.layers[static_cast<size_t>(layer)].down,
+                    model_.ffn.get());
   });
 }
 

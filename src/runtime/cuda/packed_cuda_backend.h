@@ -1,5 +1,6 @@
 // Packed integers on the GPU: 4-bit weights, quantised activations, a paged quantised cache, on the
-// kernels of kernels/cuda. Decoding replays CUDA graphs.
+// kernels of kernels/cuda. Decoding one sequence takes one launch where the step kernel has its
+// shape; other decoding replays CUDA graphs.
 #pragma once
 
 #include <memory>
@@ -7,6 +8,7 @@
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/step/step.h"
 #include "kernels/row_task.h"
 #include "model/model.h"
 #include "runtime/cuda/cuda_backend.h"
@@ -25,6 +27,10 @@ class PackedCudaBackend final : public CudaBackend<__half> {
                                                            const NextLayer& next_layer);
   static Status check(const Model& model, const Precision& precision);
   static int64_t bytes(const ModelConfig& config, TableBits tables);  // on the GPU, without cache
+
+  // Whether decoding one sequence takes one launch (kernels/cuda/step), or as many as there are
+  // operations. Asked after such a batch.
+  bool steps() const { return step_.has_value(); }
 
   int add_sequence() override { return cache_.add_sequence(); }
   int fork_sequence(int sequence, int64_t tokens) override {
@@ -58,6 +64,17 @@ class PackedCudaBackend final : public CudaBackend<__half> {
     if (!replayed_) run(operation);
   }
 
+  // What makes one token's input of `reader`, as the fused kernels take it; null where they have no
+  // such shape.
+  std::optional<Rows> fused_rows(const RowTask& task, const PackedWeight& reader,
+                                 const Rotation* rotation) const;
+  RowTask norm_task(int64_t layer, Space site);
+  RowTask heads_task();
+  RowTask gate_task(bool gated);  // `gated`: by the product already
+  AttentionShape attention_shape(int64_t layer) const;
+  std::optional<StepLayer> step_layer(int64_t layer);
+  Status plan_steps();
+
   // Makes the rows of `task` the input of `reader`: by the fused kernel, by the plain one where
   // that has no such shape, or, left to it in rows_, by the product itself.
   Status quantize(RowTask task, const PackedWeight& reader, const Rotation* rotation);
@@ -88,8 +105,11 @@ class PackedCudaBackend final : public CudaBackend<__half> {
   DeviceArray<uint8_t> gemm_workspace_, attention_workspace_;
 
   Graphs graphs_;
-  bool moved_ = false;     // memory that they use, with this batch
-  bool replayed_ = false;  // a graph did this batch's operations already
+  std::optional<StepPlan> step_;  // for max_length_ and the memory as it is
+  DeviceArray<uint8_t> step_image_, step_workspace_;
+  int64_t step_length_ = 0;  // max_length that step_ was tried for; 0: not yet
+  bool moved_ = false;       // memory that they use, with this batch
+  bool replayed_ = false;    // a graph did this batch's operations already
 };
 
 }  // namespace quarot::cuda

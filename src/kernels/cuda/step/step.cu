@@ -1,0 +1,247 @@
+// Which layers the step kernel takes, and how it is launched.
+#include "kernels/cuda/step/step.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+
+#include "base/error.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/gemm/packed.h"
+#include "kernels/cuda/step/step_kernel.cuh"
+
+namespace quarot::cuda {
+namespace {
+
+using namespace step;
+
+Error no_step(const char* what) {
+  return error(ErrorCode::kUnsupported, "step: {}; such a model runs kernel by kernel", what);
+}
+
+std::optional<Maker> maker_of(const Rows& rows) {
+  if (Quantize::fits(rows)) return Maker::kQuantize;
+  if (Rotate::fits(rows)) return Maker::kRotate;
+  if (QuantizeWide::fits(rows)) return Maker::kQuantizeWide;
+  if (RotateWide::fits(rows)) return Maker::kRotateWide;
+  return std::nullopt;
+}
+int scratch_bytes(const Rows& rows) {
+  return rows.rotation.m > 0 ? Rotate::scratch_bytes(rows) : Quantize::scratch_bytes(rows);
+}
+
+// body.operator()<head_dim, key_bits, value_bits>() → Result of a layout the kernel is built for.
+template <int kHeadDim, typename Body>
+auto with_step_bits(const PageLayout& layout, Body&& body)
+    -> decltype(body.template operator()<kHeadDim, 4, 4>()) {
+  if (layout.key_bits == layout.value_bits) {
+    if (layout.key_bits == 2) return body.template operator()<kHeadDim, 2, 2>();
+    if (layout.key_bits == 4) return body.template operator()<kHeadDim, 4, 4>();
+    if (layout.key_bits == 8) return body.template operator()<kHeadDim, 8, 8>();
+  }
+  return no_step("expected keys and values of 2, 4 or 8 stored bits, both alike");
+}
+template <typename Body>
+auto with_step_layout(const PageLayout& layout, Body&& body)
+    -> decltype(body.template operator()<128, 4, 4>()) {
+  if (layout.head_dim == 64) return with_step_bits<64>(layout, body);
+  if (layout.head_dim == 128) return with_step_bits<128>(layout, body);
+  return no_step("expected heads of 64 or 128 channels");
+}
+
+Result<int> attention_bytes(const PageLayout& layout) {
+  return with_step_layout(layout, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Result<int> {
+    return DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kAppendBytes;
+  });
+}
+
+DeviceProduct device_product(const StepProduct& p, int64_t outputs) {
+  return {static_cast<const uint8_t*>(p.weight), p.scales, p.bias,
+          static_cast<int>(row_blocks(outputs)), static_cast<int>(column_blocks(p.inputs))};
+}
+
+Result<DeviceLayer> device_layer(const StepLayer& layer, void* attention_workspace,
+                                 float* attention_out) {
+  DeviceLayer made{};
+  made.products[kQkv] = device_product(layer.qkv, layer.qkv.outputs);
+  made.products[kOutput] = device_product(layer.output, layer.output.outputs);
+  made.products[kGateUp] = device_product(layer.gate_up, layer.gate_up.outputs / 2);
+  made.products[kDown] = device_product(layer.down, layer.down.outputs);
+  made.rows[kQkv] = layer.attention_norm;
+  made.rows[kOutput] = layer.heads;
+  made.rows[kGateUp] = layer.ffn_norm;
+  made.rows[kDown] = layer.ffn;
+  for (int i = 0; i < kProducts; ++i) {
+    const Rows& rows = made.rows[i];
+    const std::optional<Maker> maker = maker_of(rows);
+    if (!maker || rows.rows != 1 || rows.element != Element::kFloat32 || rows.quant.pack_int4 ||
+        rows.n % 16 != 0) {
+      return no_step("a row is too wide, or not a multiple of 16 float32");
+    }
+    made.makers[i] = *maker;
+  }
+  QUAROT_RETURN_IF_ERROR(check_heads(layer.batch, layer.rotary, layer.rotation, layer.writer));
+  if (layer.batch.tokens != 1 || layer.shape.sequences != 1 || !decode_appends(layer.rotation)) {
+    return no_step("expected one token and a rotation of heads of 2^n");
+  }
+  QUAROT_ASSIGN_OR_RETURN(
+      made.attention, decode_args(layer.cache, layer.shape, attention_workspace, attention_out));
+  made.attention.appends = true;
+  made.attention.heads =
+      head_args(layer.batch, layer.rotary, layer.rotation, layer.writer, nullptr);
+  return made;
+}
+
+StepLayout workspace_layout(const StepLayer& layer) {
+  constexpr int64_t kAlignment = 256;
+  StepLayout at;
+  const auto place = [&](int64_t& offset, int64_t bytes) {
+    offset = at.bytes;
+    at.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  constexpr auto kCell = static_cast<int64_t>(sizeof(uint64_t));
+  place(at.qkv, row_blocks(layer.qkv.outputs) * kBlockRows * kCell);
+  place(at.output, row_blocks(layer.output.outputs) * kBlockRows * kCell);
+  place(at.pairs, row_blocks(layer.gate_up.outputs / 2) * kBlockRows * kCell);
+  place(at.down, row_blocks(layer.down.outputs) * kBlockRows * kCell);
+  place(at.attention, layer.output.inputs * 4);
+  place(at.ffn, layer.down.inputs * 4);
+  return at;
+}
+
+// Whether the row's squares fit behind a team's ring, so that this may be filled meanwhile.
+Result<bool> comes_early(const DeviceLayer& made, const PageLayout& layout) {
+  return with_step_layout(
+      layout, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Result<bool> {
+        using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
+        return made.rows[kQkv].rotation.m == 0 &&
+               square_bytes(made.rows[kQkv]) <= Traits::kAppendBytes - Traits::kQueriesAt;
+      });
+}
+
+Result<int> static_shared_bytes(const PageLayout& layout) {
+  return with_step_layout(layout, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Result<int> {
+    cudaFuncAttributes attributes{};
+    QUAROT_RETURN_IF_ERROR(check(
+        cudaFuncGetAttributes(&attributes, step_kernel<kHeadDim, kKeyBits, kValueBits>), "step"));
+    return static_cast<int>(attributes.sharedSizeBytes);
+  });
+}
+
+// With as many teams as there is room for.
+Status place_shared(StepArgs& args, const StepLayer& layer, const DeviceLayer& made,
+                    const Device& device) {
+  QUAROT_ASSIGN_OR_RETURN(const int team_bytes, attention_bytes(layer.cache.layout));
+  QUAROT_ASSIGN_OR_RETURN(const int static_bytes, static_shared_bytes(layer.cache.layout));
+  QUAROT_ASSIGN_OR_RETURN(args.early, comes_early(made, layer.cache.layout));
+  int inputs = 0;
+  int codes = 0;
+  for (int i = 0; i < kProducts; ++i) {
+    inputs = std::max(inputs, scratch_bytes(made.rows[i]));
+    codes = std::max(codes, made.products[i].blocks * kBlockColumns);
+  }
+  StepLayout& at = args.layout;
+  for (args.teams = kTeams; args.teams > 0; --args.teams) {
+    constexpr int kAlignment = 128;
+    at.shared_bytes = kRingBytes;
+    const auto place = [&](int& offset, int size) {
+      offset = at.shared_bytes;
+      at.shared_bytes += (size + kAlignment - 1) / kAlignment * kAlignment;
+    };
+    place(at.codes, codes);
+    place(at.x, args.hidden * 4);
+    place(at.weights, args.layer_count * kProducts * 8);
+    place(at.scratch, std::max(inputs, args.teams * team_bytes));
+    if (at.shared_bytes + static_bytes <= device.shared_memory) return {};
+  }
+  return no_step("its rows do not fit a block's shared memory");
+}
+
+// As many as are resident at once, and as each product has a part for.
+Result<int> count_blocks(const StepPlan& plan, const DeviceLayer& layer, const Device& device) {
+  int blocks = device.multiprocessors;
+  for (const DeviceProduct& p : layer.products) blocks = std::min(blocks, p.strips * p.blocks);
+  return with_step_layout(
+      plan.cache, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Result<int> {
+        const auto kernel = step_kernel<kHeadDim, kKeyBits, kValueBits>;
+        const int shared = plan.args.layout.shared_bytes;
+        int each = 0;
+        QUAROT_RETURN_IF_ERROR(
+            check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+                  "step"));
+        QUAROT_RETURN_IF_ERROR(
+            check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kThreads, shared),
+                  "step"));
+        blocks = std::min(blocks, each * device.multiprocessors);
+        if (blocks <= 0) return no_step("its blocks do not fit this device");
+        return blocks;
+      });
+}
+
+Status check_shapes(const StepLayer& layer) {
+  const int64_t hidden = layer.output.outputs;
+  const int64_t ffn = layer.gate_up.outputs / 2;
+  const bool fits = hidden == layer.down.outputs && hidden == layer.attention_norm.n &&
+                    hidden == layer.ffn_norm.n && ffn == layer.ffn.n && ffn % kBlockRows == 0 &&
+                    layer.gate_up.inputs < kMaxPairColumns &&
+                    layer.ffn.operation == RowOperation::kPlain;
+  return fits ? Status() : no_step("expected a gated FFN of a multiple of 16 channels");
+}
+
+}  // namespace
+
+int64_t step_workspace_bytes(const StepLayer& layer) { return workspace_layout(layer).bytes; }
+
+Result<StepPlan> plan_step(std::span<const StepLayer> layers, void* workspace,
+                           void* attention_workspace) {
+  QUAROT_ASSIGN_OR_RETURN(const Device device, current_device());
+  if (!stream::has_room(device.capability) || layers.empty()) {
+    return no_step("expected compute capability 9 or 10");
+  }
+  const StepLayer& first = layers.front();
+  StepPlan plan;
+  plan.cache = first.cache.layout;
+  StepArgs& args = plan.args;
+  args.layout = workspace_layout(first);
+  args.workspace = static_cast<uint8_t*>(workspace);
+  args.layer_count = static_cast<int>(layers.size());
+  args.hidden = static_cast<int>(first.output.outputs);
+  args.ffn = first.ffn.n;
+  plan.image.resize(layers.size() * sizeof(DeviceLayer));
+  auto* attention_out = reinterpret_cast<float*>(args.workspace + args.layout.attention);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    QUAROT_RETURN_IF_ERROR(check_shapes(layers[i]));
+    QUAROT_ASSIGN_OR_RETURN(const DeviceLayer made,
+                            device_layer(layers[i], attention_workspace, attention_out));
+    std::memcpy(plan.image.data() + i * sizeof(DeviceLayer), &made, sizeof(DeviceLayer));
+    if (i > 0) continue;
+    const DeviceProduct& pairs = made.products[kGateUp];
+    args.pair_distance = pairs.strips * pairs.blocks * kBlockBytes;
+    QUAROT_RETURN_IF_ERROR(place_shared(args, first, made, device));
+    QUAROT_ASSIGN_OR_RETURN(plan.blocks, count_blocks(plan, made, device));
+  }
+  return plan;
+}
+
+Status run_step(const StepPlan& plan, cudaStream_t stream) {
+  const StepArgs& args = plan.args;
+  QUAROT_RETURN_IF_ERROR(check(
+      cudaMemsetAsync(args.workspace, 0, static_cast<size_t>(args.layout.bytes), stream), "step"));
+  return with_step_layout(plan.cache, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Status {
+    const auto kernel = step_kernel<kHeadDim, kKeyBits, kValueBits>;
+    cudaLaunchAttribute together{};
+    together.id = cudaLaunchAttributeCooperative;
+    together.val.cooperative = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(plan.blocks);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = static_cast<size_t>(args.layout.shared_bytes);
+    config.stream = stream;
+    config.attrs = &together;
+    config.numAttrs = 1;
+    return check(cudaLaunchKernelEx(&config, kernel, args), "step");
+  });
+}
+
+}  // namespace quarot::cuda
