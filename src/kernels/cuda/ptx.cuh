@@ -115,6 +115,15 @@ __device__ __forceinline__ uint4 load_relaxed(const uint4* pointer) {
 __device__ __forceinline__ void store_relaxed(void* pointer, uint32_t x) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(pointer), "r"(x) : "memory");
 }
+// Returns what was there.
+__device__ __forceinline__ uint64_t fetch_add_relaxed(uint64_t* pointer, uint64_t x) {
+  uint64_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(pointer), "l"(x)
+               : "memory");
+  return before;
+}
 __device__ __forceinline__ void add_relaxed(uint64_t* pointer, uint64_t x) {
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(pointer), "l"(x) : "memory");
 }

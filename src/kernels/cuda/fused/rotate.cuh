@@ -57,7 +57,7 @@ __device__ __forceinline__ void load_row(const Rows& args, const Source& source,
   for (int base = 0; base < kVectors; base += kBatch) {
     RawRow<In, kBatch> raw;
     source.load(args, base, raw);
-    raw.expand(args, base, x + base, squares);
+    raw.template expand<Source::has(RowOperation::kSwiglu)>(args, base, x + base, squares);
   }
 }
 
@@ -268,7 +268,7 @@ struct WarpTiles {
     const auto* signs = static_cast<const uint32_t*>(rotation.factor) + threadIdx.x % 32;
     const Columns columns(*this, x.high, x.pitch);
     const int groups = (tiles_m + kSignSteps - 1) / kSignSteps;
-    uint32_t word[kTilesM];
+    uint32_t word[kTilesM] = {};
     uint32_t next[kTilesM];
 #pragma unroll
     for (int i = 0; i < kTilesM; ++i) next[i] = __ldg(signs + m(i) * groups * 32);
@@ -425,17 +425,17 @@ __device__ __forceinline__ float rotate_walsh_row(const Rows& args, const Source
   const AnyWalsh walsh(args.rotation);
   auto* floats = reinterpret_cast<float*>(shared);
   if (static_cast<int>(threadIdx.x) >= walsh_threads(walsh.log2())) return 0;
-  switch (args.operation) {
-    case RowOperation::kNorm:
+  if constexpr (Source::has(RowOperation::kNorm)) {
+    if (args.operation == RowOperation::kNorm) {
       return walsh_row<In, RowOperation::kNorm>(args, source, walsh, kBarrier, floats, out);
-    case RowOperation::kSwiglu:
-      if constexpr (Source::kHasSecond) {
-        return walsh_row<In, RowOperation::kSwiglu>(args, source, walsh, kBarrier, floats, out);
-      }
-      return 0;
-    default:
-      return walsh_row<In, RowOperation::kPlain>(args, source, walsh, kBarrier, floats, out);
+    }
   }
+  if constexpr (Source::has(RowOperation::kSwiglu)) {
+    if (args.operation == RowOperation::kSwiglu) {
+      return walsh_row<In, RowOperation::kSwiglu>(args, source, walsh, kBarrier, floats, out);
+    }
+  }
+  return walsh_row<In, RowOperation::kPlain>(args, source, walsh, kBarrier, floats, out);
 }
 
 // As quantize_row, with a rotation that has a factor; `shared` has room for the planes.

@@ -102,13 +102,15 @@ struct RawRow {
   }
   // The elements with the operation applied, but for the norm's factor; zeros past the row's end.
   // squares[v]: the sum of those of vector v, where they are normed.
+  // kGates: whether the operation may be SwiGLU.
+  template <bool kGates = true>
   __device__ void expand(const Rows& args, int base, float (*out)[kVector], float* squares) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       float(&e)[kVector] = out[i];
       x[i].expand(e);
       const int at = element_of(base + i);
-      if (args.operation == RowOperation::kSwiglu) {
+      if (kGates && args.operation == RowOperation::kSwiglu) {
         float other[kVector];
         second[i].expand(other);
 #pragma unroll
@@ -149,7 +151,8 @@ __device__ __forceinline__ void load_four_once(const __nv_bfloat16* p, float* x)
 // Where the row of a row kernel comes from: as it lies in memory.
 struct StoredRow {
   static constexpr bool kAtOnce = false;  // whether all its vectors are loaded before the first use
-  static constexpr bool kHasSecond = true;  // whether it can be gated
+  // Whether its rows may take this operation.
+  static constexpr bool has(RowOperation /*operation*/) { return true; }
   int row;
 
   template <typename In, int kCount>

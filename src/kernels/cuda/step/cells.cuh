@@ -116,15 +116,22 @@ __device__ __forceinline__ void add_sums(const SumRow& sums, int n, float* x) {
     if (at >= n) continue;
     float y[kVector];
     sums.read(at, y);
+    RawVector<float> raw;
+    raw.load(x + at);
+    float before[kVector];
+    raw.expand(before);
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) x[at + j] = __fadd_rn(y[j], x[at + j]);
+    for (int j = 0; j < kVector; ++j) y[j] = __fadd_rn(y[j], before[j]);
+    raw.v[0] = {y[0], y[1], y[2], y[3]};
+    raw.v[1] = {y[4], y[5], y[6], y[7]};
+    raw.store(x + at);
   }
 }
 
 // Source of a row kernel: a row in shared memory.
 struct SharedRow {
   static constexpr bool kAtOnce = false;
-  static constexpr bool kHasSecond = false;
+  static constexpr bool has(RowOperation operation) { return operation != RowOperation::kSwiglu; }
   const float* from;
 
   template <typename In, int kCount>
@@ -147,7 +154,7 @@ struct SharedRow {
 // The same: floats as other blocks store them, when they are complete.
 struct FloatRow {
   static constexpr bool kAtOnce = true;
-  static constexpr bool kHasSecond = false;
+  static constexpr bool has(RowOperation operation) { return operation == RowOperation::kPlain; }
   const float* from;
 
   __device__ const uint4* words(int at) const { return reinterpret_cast<const uint4*>(from + at); }

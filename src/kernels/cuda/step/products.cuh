@@ -170,10 +170,9 @@ __device__ __forceinline__ void add_gate_up(WarpWork& work, Ring& ring, Feed& fe
     for (int i = 0; i < 2; ++i) {
       const uint64_t mine =
           pair_cell({gate[2 * i] >> kUnpackShift, up[2 * i] >> kUnpackShift}, blocks);
-      cell[i] = mine + atomicAdd(reinterpret_cast<unsigned long long*>(cells + channel + 8 * i),
-                                 static_cast<unsigned long long>(mine));
+      cell[i] = mine + fetch_add_relaxed(cells + channel + 8 * i, mine);
     }
-#pragma unroll 1
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (!is_complete_pair(cell[i], product.blocks)) continue;
       const int c = channel + 8 * i;

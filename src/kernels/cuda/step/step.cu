@@ -22,6 +22,9 @@ Error no_step(const char* what) {
 
 std::optional<Maker> maker_of(const Rows& rows) {
   if (Quantize::fits(rows)) return Maker::kQuantize;
+  if (rows.rotation.log2 > 0 && walsh_threads(rows.rotation.log2) <= kThreads) {
+    return Maker::kWalsh;
+  }
   if (Rotate::fits(rows)) return Maker::kRotate;
   if (QuantizeWide::fits(rows)) return Maker::kQuantizeWide;
   if (RotateWide::fits(rows)) return Maker::kRotateWide;
@@ -53,6 +56,11 @@ auto with_step_layout(const PageLayout& layout, Body&& body)
 Result<int> attention_bytes(const PageLayout& layout) {
   return with_step_layout(layout, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Result<int> {
     return DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kAppendBytes;
+  });
+}
+Result<int> state_bytes(const PageLayout& layout) {
+  return with_step_layout(layout, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Result<int> {
+    return static_cast<int>(sizeof(TeamsState<kHeadDim, kKeyBits, kValueBits>));
   });
 }
 
@@ -133,6 +141,7 @@ Result<int> static_shared_bytes(const PageLayout& layout) {
 Status place_shared(StepArgs& args, const StepLayer& layer, const DeviceLayer& made,
                     const Device& device) {
   QUAROT_ASSIGN_OR_RETURN(const int team_bytes, attention_bytes(layer.cache.layout));
+  QUAROT_ASSIGN_OR_RETURN(const int state, state_bytes(layer.cache.layout));
   QUAROT_ASSIGN_OR_RETURN(const int static_bytes, static_shared_bytes(layer.cache.layout));
   QUAROT_ASSIGN_OR_RETURN(args.early, comes_early(made, layer.cache.layout));
   int inputs = 0;
@@ -144,11 +153,14 @@ Status place_shared(StepArgs& args, const StepLayer& layer, const DeviceLayer& m
   StepLayout& at = args.layout;
   for (args.teams = kTeams; args.teams > 0; --args.teams) {
     constexpr int kAlignment = 128;
-    at.shared_bytes = kRingBytes;
+    at.shared_bytes = 0;
     const auto place = [&](int& offset, int size) {
       offset = at.shared_bytes;
       at.shared_bytes += (size + kAlignment - 1) / kAlignment * kAlignment;
     };
+    int first = 0;
+    place(first, state);
+    place(at.ring, kRingBytes);
     place(at.codes, codes);
     place(at.x, args.hidden * 4);
     place(at.weights, args.layer_count * kProducts * 8);

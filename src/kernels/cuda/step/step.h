@@ -51,7 +51,8 @@ struct StepLayout {
   int64_t attention = 0;  // floats
   int64_t ffn = 0;
   int64_t bytes = 0;
-  int codes = 0;  // in shared memory, behind the ring
+  int ring = 0;  // in shared memory, behind the block's state
+  int codes = 0;
   int x = 0;
   int weights = 0;
   int scratch = 0;

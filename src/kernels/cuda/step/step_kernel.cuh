@@ -24,7 +24,7 @@ namespace quarot::cuda::step {
 static_assert(kThreads == kMaxRowThreads);
 
 // How a row becomes a product's input: the first of these that has its shape.
-enum class Maker { kQuantize, kQuantizeWide, kRotate, kRotateWide };
+enum class Maker { kQuantize, kQuantizeWide, kWalsh, kRotate, kRotateWide };
 using Quantize = QuantizedInput<1>;
 using QuantizeWide = QuantizedInput<2>;
 using Rotate = RotatedInput<1, 1>;
@@ -36,22 +36,6 @@ struct DeviceLayer {
   Maker makers[kProducts];
   DecodeArgs attention;
 };
-
-// ---- Inputs
-template <typename Source>
-__device__ __forceinline__ float make_input(Maker maker, const Rows& rows, const Source& source,
-                                            uint8_t* scratch, uint8_t* codes) {
-  switch (maker) {
-    case Maker::kQuantize:
-      return Quantize::make(rows, source, scratch, codes);
-    case Maker::kQuantizeWide:
-      return QuantizeWide::make(rows, source, scratch, codes);
-    case Maker::kRotate:
-      return Rotate::make(rows, source, scratch, codes);
-    default:
-      return RotateWide::make(rows, source, scratch, codes);
-  }
-}
 
 // This block's part of a row of the workspace, to be zeroed.
 struct Part {
@@ -74,7 +58,7 @@ struct Part {
 };
 
 // The constants of a layer's products, into L2, by all blocks together.
-__device__ __forceinline__ void prefetch_layer(const DeviceLayer& layer) {
+inline __device__ __noinline__ void prefetch_layer(const DeviceLayer& layer) {
   constexpr int kLine = 32;  // floats
   const int first =
       (static_cast<int>(blockIdx.x) + static_cast<int>(threadIdx.x / 32 * gridDim.x)) * kLine;
@@ -92,6 +76,83 @@ __device__ __forceinline__ void prefetch_layer(const DeviceLayer& layer) {
   }
 }
 
+// What a block has in shared memory before the ring; behind it, the teams' own. The phases of a
+// layer are functions out of line, which find everything here: what one of them has in registers
+// does not burden the loops of another.
+struct BlockState {
+  StepArgs args;
+  alignas(16) uint32_t layers[2][sizeof(DeviceLayer) / 4];
+  WarpWork work[kWarps];
+  Part qkv, output_and_pairs, down, attention, ffn;
+  float scale;  // of the codes
+
+  __device__ const DeviceLayer& layer(int i) const {
+    return reinterpret_cast<const DeviceLayer&>(layers[i % 2]);
+  }
+  __device__ WarpWork& own_work() { return work[threadIdx.x / 32]; }
+  __device__ uint64_t* cells(Product which) const {
+    const StepLayout& at = args.layout;
+    const int64_t offset = which == kQkv      ? at.qkv
+                           : which == kOutput ? at.output
+                           : which == kGateUp ? at.pairs
+                                              : at.down;
+    return reinterpret_cast<uint64_t*>(args.workspace + offset);
+  }
+  __device__ SumRow sums(int i, Product which) const {
+    const DeviceProduct& product = layer(i).products[which];
+    return {cells(which), product.blocks, scale, product.scales, product.bias};
+  }
+};
+template <int kHeadDim, int kKeyBits, int kValueBits>
+struct TeamsState : BlockState {
+  DecodeTeam<kHeadDim, kKeyBits, kValueBits> teams[kTeams];
+};
+
+__device__ __forceinline__ uint8_t* block_memory() {
+  extern __shared__ __align__(128) uint8_t shared[];
+  return shared;
+}
+__device__ __forceinline__ BlockState& block_state() {
+  return *reinterpret_cast<BlockState*>(block_memory());
+}
+__device__ __forceinline__ Ring& warp_weights(const BlockState& state) {
+  return reinterpret_cast<Ring*>(block_memory() + state.args.layout.ring)[threadIdx.x / 32];
+}
+
+// ---- Inputs
+template <typename Source>
+__device__ __forceinline__ float make_codes(Maker maker, const Rows& rows, const Source& source,
+                                            uint8_t* scratch, uint8_t* codes) {
+  auto* squares = reinterpret_cast<float*>(scratch + plane_bytes(rows.rotation));
+  switch (maker) {
+    case Maker::kQuantize:
+      return Quantize::make(rows, source, scratch, codes);
+    case Maker::kQuantizeWide:
+      return QuantizeWide::make(rows, source, scratch, codes);
+    case Maker::kWalsh:
+      return rotate_walsh_row<float>(rows, source, scratch, codes);
+    case Maker::kRotate:
+      return rotate_by_factor<float, false, 1, 1>(rows, source, scratch, squares, codes);
+    default:
+      return rotate_by_factor<float, false, 1, 4>(rows, source, scratch, squares, codes);
+  }
+}
+
+// Begins and ends with all threads meeting: what comes before may read the codes and the scratch of
+// before, what comes after reads these codes and their scale.
+template <typename Source>
+__device__ __forceinline__ void make_input(int layer, Product which, const Source& source,
+                                           int room) {
+  BlockState& state = block_state();
+  const StepLayout& at = state.args.layout;
+  __syncthreads();
+  const DeviceLayer& of = state.layer(layer);
+  const float scale = make_codes(of.makers[which], of.rows[which], source,
+                                 block_memory() + at.scratch + room, block_memory() + at.codes);
+  if (threadIdx.x == 0) state.scale = scale;
+  __syncthreads();
+}
+
 // What a thread will read in making an input beside the row, into L1, while it waits for the row.
 __device__ __forceinline__ void touch_input(const Rows& rows) {
   if (rows.gain != nullptr) {
@@ -106,23 +167,21 @@ __device__ __forceinline__ void touch_input(const Rows& rows) {
 }
 
 // ---- Attention
-// The new token's heads out of the sums of q, k, v.
+// The new token's heads out of the layer's sums of q, k, v.
 struct SummedHeads {
-  SumRow sums;
-  int query_heads;
-  int kv_heads;
+  int layer;
 
   __device__ static void wait() {}
   template <Role kRole>
-  __device__ RawVector<float> load(const HeadBatch& /*batch*/, int /*sequence*/, int head,
+  __device__ RawVector<float> load(const HeadBatch& batch, int /*sequence*/, int head,
                                    const HeadLane& lane) const {
     const int first = kRole == Role::kQuery ? 0
-                      : kRole == Role::kKey ? query_heads
-                                            : query_heads + kv_heads;
+                      : kRole == Role::kKey ? batch.query_heads
+                                            : batch.query_heads + batch.kv_heads;
     RawVector<float> raw{};
     if (!lane.active()) return raw;
     float y[kVector];
-    sums.read((first + head) * lane.dim + lane.i * kVector, y);
+    block_state().sums(layer, kQkv).read((first + head) * lane.dim + lane.i * kVector, y);
     raw.v[0] = {y[0], y[1], y[2], y[3]};
     raw.v[1] = {y[4], y[5], y[6], y[7]};
     return raw;
@@ -187,52 +246,89 @@ class Attention {
   int units_ = 0;
 };
 
-// What a block has in shared memory beside the ring, the row and the scratch.
-template <typename Team>
-struct BlockState {
-  uint32_t layers[2][sizeof(DeviceLayer) / 4];
-  WarpWork work[kWarps];
-  Part qkv, output_and_pairs, down, attention, ffn;
-  float scale;  // of the codes
-  Team teams[kTeams];
-};
+// ---- The phases of a layer
+// The input of `which` out of the residual stream, to which the sums of `lacking`, of the layer
+// `from`, are added first; none where that is negative. Scratch begins at `room`.
+inline __device__ __noinline__ void make_from_residual(int layer, Product which, int from,
+                                                       Product lacking, int room) {
+  const BlockState& state = block_state();
+  auto* x = reinterpret_cast<float*>(block_memory() + state.args.layout.x);
+  touch_input(state.layer(layer).rows[which]);
+  if (from >= 0) add_sums(state.sums(from, lacking), state.args.hidden, x);
+  make_input(layer, which, SharedRow{x}, room);
+}
+// And out of what attention, or gate and up, give.
+inline __device__ __noinline__ void make_from_floats(int layer, Product which) {
+  const BlockState& state = block_state();
+  const StepArgs& args = state.args;
+  touch_input(state.layer(layer).rows[which]);
+  const int64_t offset = which == kOutput ? args.layout.attention : args.layout.ffn;
+  make_input(layer, which, FloatRow{reinterpret_cast<const float*>(args.workspace + offset)}, 0);
+}
+
+__device__ __forceinline__ Feed warp_feed(BlockState& state) {
+  const StepArgs& args = state.args;
+  WarpWork& work = state.own_work();
+  return {work.feed, reinterpret_cast<const uint8_t* const*>(block_memory() + args.layout.weights),
+          args.layer_count * kProducts, work.shares, args.pair_distance};
+}
+inline __device__ __noinline__ void multiply(int layer, Product which) {
+  BlockState& state = block_state();
+  Feed feed = warp_feed(state);
+  add_product(state.own_work(), warp_weights(state), feed, which,
+              state.layer(layer).products[which], block_memory() + state.args.layout.codes,
+              state.cells(which));
+}
+inline __device__ __noinline__ void multiply_gate_up(int layer) {
+  BlockState& state = block_state();
+  const StepArgs& args = state.args;
+  Feed feed = warp_feed(state);
+  add_gate_up(state.own_work(), warp_weights(state), feed, state.layer(layer).products[kGateUp],
+              block_memory() + args.layout.codes, state.scale, args.ffn, state.cells(kGateUp),
+              reinterpret_cast<float*>(args.workspace + args.layout.ffn));
+}
 
 template <int kHeadDim, int kKeyBits, int kValueBits>
-__global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ StepArgs args) {
-#if __CUDA_ARCH__ >= 900
-  using Team = DecodeTeam<kHeadDim, kKeyBits, kValueBits>;
-  using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
-  extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ __align__(16) uint8_t state_bytes[sizeof(BlockState<Team>)];
-  auto& state = reinterpret_cast<BlockState<Team>&>(state_bytes);
-  const StepLayout& at = args.layout;
-  uint8_t* codes = shared + at.codes;
-  auto* x = reinterpret_cast<float*>(shared + at.x);
-  auto* weights = reinterpret_cast<const uint8_t**>(shared + at.weights);
-  uint8_t* scratch = shared + at.scratch;
-  const auto cells = [&](int64_t offset) {
-    return reinterpret_cast<uint64_t*>(args.workspace + offset);
-  };
-  const auto sums_of = [&](const DeviceProduct& product, int64_t offset) {
-    return SumRow{cells(offset), product.blocks, state.scale, product.scales, product.bias};
-  };
-  auto* attention_out = reinterpret_cast<float*>(args.workspace + at.attention);
-  auto* ffn_hidden = reinterpret_cast<float*>(args.workspace + at.ffn);
+__device__ __forceinline__ Attention<kHeadDim, kKeyBits, kValueBits> attention_of(int layer) {
+  auto& state = static_cast<TeamsState<kHeadDim, kKeyBits, kValueBits>&>(block_state());
+  return {state.layer(layer).attention, block_memory() + state.args.layout.scratch, state.teams,
+          state.args.teams};
+}
+// `slices` counts those of the cache that this warp's ring has taken in; attend returns how many it
+// then has.
+template <int kHeadDim, int kKeyBits, int kValueBits>
+__device__ __noinline__ void begin_attention(int layer, int slices) {
+  attention_of<kHeadDim, kKeyBits, kValueBits>(layer).begin(slices);
+}
+template <int kHeadDim, int kKeyBits, int kValueBits>
+__device__ __noinline__ int attend(int layer, int slices) {
+  const BlockState& state = block_state();
+  attention_of<kHeadDim, kKeyBits, kValueBits>(layer).run(state.args.early, slices,
+                                                          SummedHeads{layer});
+  return slices;
+}
 
-  const auto load_layer = [&](int i) {
-    constexpr int kWords = sizeof(DeviceLayer) / 4;
-    const auto* from =
-        reinterpret_cast<const uint32_t*>(static_cast<const DeviceLayer*>(args.layers) + i);
-    for (int w = threadIdx.x; w < kWords; w += kThreads) state.layers[i % 2][w] = __ldg(from + w);
-  };
-  const auto layer_at = [&](int i) -> const DeviceLayer& {
-    return reinterpret_cast<const DeviceLayer&>(state.layers[i % 2]);
-  };
-  load_layer(0);
+// ---- The kernel
+inline __device__ __noinline__ void load_layer(BlockState& state, int i) {
+  constexpr int kWords = sizeof(DeviceLayer) / 4;
+  const auto* from =
+      reinterpret_cast<const uint32_t*>(static_cast<const DeviceLayer*>(state.args.layers) + i);
+  for (int w = threadIdx.x; w < kWords; w += kThreads) state.layers[i % 2][w] = __ldg(from + w);
+}
+
+// What does not change from layer to layer, and the ring full.
+template <int kHeadDim, int kKeyBits, int kValueBits>
+__device__ __noinline__ void begin_block() {
+  auto& state = static_cast<TeamsState<kHeadDim, kKeyBits, kValueBits>&>(block_state());
+  const StepArgs& args = state.args;
+  const StepLayout& at = args.layout;
+  load_layer(state, 0);
+  auto* weights = reinterpret_cast<const uint8_t**>(block_memory() + at.weights);
   for (int i = threadIdx.x; i < args.layer_count * kProducts; i += kThreads) {
     weights[i] =
         static_cast<const DeviceLayer*>(args.layers)[i / kProducts].products[i % kProducts].weight;
   }
+  auto* x = reinterpret_cast<float*>(block_memory() + at.x);
   for (int i = 0; element_of(i) < args.hidden; ++i) {
     RawVector<float> raw;
     raw.load(args.x + element_of(i));
@@ -251,7 +347,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
   if (threadIdx.x < kWarps * kProducts) {
     WarpWork& work = state.work[threadIdx.x / kProducts];
     const int which = threadIdx.x % kProducts;
-    const DeviceProduct& product = layer_at(0).products[which];
+    const DeviceProduct& product = state.layer(0).products[which];
     const int units = product.strips * product.blocks;
     const int index = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / kProducts);
     const int parts = static_cast<int>(gridDim.x) * kWarps;
@@ -261,75 +357,53 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     if (which == 0) work.feed = {};
   }
   __syncthreads();
+  Feed feed = warp_feed(state);
+  Ring& ring = warp_weights(state);
+#pragma unroll 1
+  for (int i = 0; i < kDepth; ++i) feed.copy(ring[i]);
+  const FeedState filled = feed.state(0);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) state.own_work().feed = filled;
+  __syncwarp();
+  prefetch_layer(state.layer(0));
+}
 
-  WarpWork& work = state.work[threadIdx.x / 32];
-  Ring& ring = reinterpret_cast<Ring*>(shared)[threadIdx.x / 32];
-  const auto feed = [&] {
-    return Feed(work.feed, weights, args.layer_count * kProducts, work.shares, args.pair_distance);
-  };
-  {
-    Feed first = feed();
-    for (int i = 0; i < kDepth; ++i) first.copy(ring[i]);
-    const FeedState filled = first.state(0);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) work.feed = filled;
-    __syncwarp();
-  }
-  prefetch_layer(layer_at(0));
-  int slices = 0;  // of the cache, that this warp's ring has taken in
-  for (int half = 0; half < 2 * args.layer_count; ++half) {
-    // A half is two products: of attention, or of the FFN.
-    const DeviceLayer& layer = layer_at(half / 2);
-    const bool is_ffn = half % 2 == 1;
-    // Begins and ends with all threads meeting: what comes before reads the codes and the scratch
-    // of before, what comes after reads these codes and their scale.
-    const auto make = [&](Product which, const auto& source) {
-      __syncthreads();
-      // Where the cache's tokens come early, the row's squares lie beside them.
-      uint8_t* room = which == kQkv && args.early ? scratch + Traits::kQueriesAt : scratch;
-      const float made = make_input(layer.makers[which], layer.rows[which], source, room, codes);
-      if (threadIdx.x == 0) state.scale = made;
-      __syncthreads();
-    };
-    if (!is_ffn && args.early) {
-      Attention<kHeadDim, kKeyBits, kValueBits>(layer.attention, scratch, state.teams, args.teams)
-          .begin(slices);
-    }
-    const Product first_product = is_ffn ? kGateUp : kQkv;
-    touch_input(layer.rows[first_product]);
-    if (half > 0) {
-      const DeviceLayer& last = is_ffn ? layer : layer_at(half / 2 - 1);
-      add_sums(sums_of(last.products[is_ffn ? kOutput : kDown], is_ffn ? at.output : at.down),
-               args.hidden, x);
-    }
-    make(first_product, SharedRow{x});
-    Feed first = feed();
-    if (is_ffn) {
-      add_gate_up(work, ring, first, layer.products[kGateUp], codes, state.scale, args.ffn,
-                  cells(at.pairs), ffn_hidden);
-      if (half / 2 + 1 < args.layer_count) prefetch_layer(layer_at(half / 2 + 1));
-      state.qkv.zero();
-      state.attention.zero();
-    } else {
-      const DeviceProduct& qkv = layer.products[kQkv];
-      add_product(work, ring, first, kQkv, qkv, codes, cells(at.qkv));
-      Attention<kHeadDim, kKeyBits, kValueBits>(layer.attention, scratch, state.teams, args.teams)
-          .run(args.early, slices,
-               SummedHeads{sums_of(qkv, at.qkv), layer.attention.heads.batch.query_heads,
-                           layer.attention.kv_heads});
-      if (half / 2 + 1 < args.layer_count) load_layer(half / 2 + 1);
-      state.ffn.zero();
-    }
-    const Product which = is_ffn ? kDown : kOutput;
-    touch_input(layer.rows[which]);
-    make(which, FloatRow{is_ffn ? ffn_hidden : attention_out});
-    Feed second = feed();
-    add_product(work, ring, second, which, layer.products[which], codes,
-                cells(is_ffn ? at.down : at.output));
-    (is_ffn ? state.output_and_pairs : state.down).zero();
+template <int kHeadDim, int kKeyBits, int kValueBits>
+__global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ StepArgs args) {
+#if __CUDA_ARCH__ >= 900
+  // Where the cache's tokens come early, the row's squares lie beside them.
+  const int room = args.early ? DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kQueriesAt : 0;
+  BlockState& state = block_state();
+  if (threadIdx.x == 0) state.args = args;
+  __syncthreads();
+  begin_block<kHeadDim, kKeyBits, kValueBits>();
+  int slices = 0;
+  const int layers = args.layer_count;
+  for (int i = 0; i < layers; ++i) {
+    if (args.early) begin_attention<kHeadDim, kKeyBits, kValueBits>(i, slices);
+    make_from_residual(i, kQkv, i - 1, kDown, room);
+    multiply(i, kQkv);
+    slices = attend<kHeadDim, kKeyBits, kValueBits>(i, slices);
+    if (i + 1 < layers) load_layer(state, i + 1);
+    state.ffn.zero();
+
+    make_from_floats(i, kOutput);
+    multiply(i, kOutput);
+    state.down.zero();
+
+    make_from_residual(i, kGateUp, i, kOutput, 0);
+    multiply_gate_up(i);
+    if (i + 1 < layers) prefetch_layer(state.layer(i + 1));
+    state.qkv.zero();
+    state.attention.zero();
+
+    make_from_floats(i, kDown);
+    multiply(i, kDown);
+    state.output_and_pairs.zero();
   }
   if (blockIdx.x > 0) return;
-  add_sums(sums_of(layer_at(args.layer_count - 1).products[kDown], at.down), args.hidden, x);
+  auto* x = reinterpret_cast<float*>(block_memory() + args.layout.x);
+  add_sums(state.sums(layers - 1, kDown), args.hidden, x);
   for (int i = 0; element_of(i) < args.hidden; ++i) {
     RawVector<float> raw;
     raw.load(x + element_of(i));
