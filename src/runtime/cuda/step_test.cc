@@ -45,6 +45,12 @@ constexpr char kWindowed[] = R"({"model_type": "mistral", "hidden_size": 512,
 constexpr char kNarrow[] = R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 1, "num_key_value_heads": 1, "intermediate_size": 192,
     "vocab_size": 100, "rms_norm_eps": 1e-5})";
+constexpr char kPower[] = R"({"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 3,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 8192,
+    "vocab_size": 261, "rms_norm_eps": 1e-5})";
+constexpr char kUneven[] = R"({"model_type": "llama", "hidden_size": 5120, "num_hidden_layers": 2,
+    "num_attention_heads": 40, "num_key_value_heads": 40, "intermediate_size": 13824,
+    "vocab_size": 263, "rms_norm_eps": 1e-5})";
 
 constexpr Shape kShapes[] = {
     {"grouped", kGrouped},
@@ -62,6 +68,8 @@ constexpr Shape kShapes[] = {
     {"normed", kNormed, true},
     {"windowed", kWindowed, false, true, 4, 4, false, 1300},
     {"narrow", kNarrow},
+    {"power_of_two_balanced", kPower, true},
+    {"uneven_balanced", kUneven, true},
 };
 
 void randomize(Random& random, std::vector<float>& values, int64_t count, float center) {
