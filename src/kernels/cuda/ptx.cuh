@@ -112,8 +112,26 @@ __device__ __forceinline__ uint4 load_relaxed(const uint4* pointer) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ uint2 load_relaxed(const uint2* pointer) {
+  uint2 v;
+  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(pointer)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ uint32_t load_relaxed(const float* pointer) {
+  uint32_t x;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(pointer) : "memory");
+  return x;
+}
 __device__ __forceinline__ void store_relaxed(void* pointer, uint32_t x) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(pointer), "r"(x) : "memory");
+}
+// Each of the two is whole, not both together.
+__device__ __forceinline__ void store_relaxed(void* pointer, uint32_t x, uint32_t y) {
+  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(pointer), "r"(x), "r"(y)
+               : "memory");
 }
 // Returns what was there.
 __device__ __forceinline__ uint64_t fetch_add_relaxed(uint64_t* pointer, uint64_t x) {

@@ -158,7 +158,7 @@ Status PackedCudaBackend::plan_steps() {
     layers.push_back(*layer);
   }
   QUAROT_RETURN_IF_ERROR(grow(step_workspace_, step_workspace_bytes(layers.front())));
-  Result<StepPlan> plan = plan_step(layers, step_workspace_.data(), attention_workspace_.data());
+  Result<StepPlan> plan = plan_step(layers, step_workspace_.data());
   if (!plan.ok()) {
     return plan.error().code() == ErrorCode::kUnsupported ? Status() : Status(plan.error());
   }

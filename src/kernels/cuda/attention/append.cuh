@@ -20,13 +20,12 @@ __device__ __forceinline__ LaneTurn lane_turn(const HeadArgs& args, int sequence
 // The new token's heads as they lie in memory once the kernel before has ended, and plain results.
 struct StoredHeads {
   __device__ static void wait() { wait_early(); }
-  template <Role kRole>
-  __device__ static RawVector<float> load(const HeadBatch& batch, int sequence, int head,
+  __device__ static RawVector<float> load(Role role, const HeadBatch& batch, int sequence, int head,
                                           const HeadLane& lane) {
-    const void* from = kRole == Role::kQuery ? batch.q : kRole == Role::kKey ? batch.k : batch.v;
-    const int64_t stride = kRole == Role::kQuery ? batch.q_stride
-                           : kRole == Role::kKey ? batch.k_stride
-                                                 : batch.v_stride;
+    const void* from = role == Role::kQuery ? batch.q : role == Role::kKey ? batch.k : batch.v;
+    const int64_t stride = role == Role::kQuery ? batch.q_stride
+                           : role == Role::kKey ? batch.k_stride
+                                                : batch.v_stride;
     RawVector<float> raw{};
     if (lane.active()) {
       raw.load(static_cast<const float*>(from) + sequence * stride + head * lane.dim +
@@ -36,6 +35,28 @@ struct StoredHeads {
   }
   __device__ static void store(float* to, float x) { *to = x; }
   __device__ static void store(float* to, const float4& x) { *reinterpret_cast<float4*>(to) = x; }
+  __device__ static void store(float2* to, const float2& x) { *to = x; }
+
+  // The last team to come has all that the others left.
+  __device__ static bool merges(unsigned* count, int splits, bool /*last_split*/, bool& is_last) {
+    __threadfence();
+    team_sync();
+    if (team_thread() == 0) {
+      is_last = atomicAdd(count, 1U) == static_cast<unsigned>(splits) - 1;
+      if (is_last) *count = 0;
+    }
+    team_sync();
+    if (is_last) __threadfence();
+    return is_last;
+  }
+  template <typename T>
+  __device__ static T fetch(const T* from) {
+    return __ldcg(from);
+  }
+  template <typename T>
+  __device__ static bool arrived(const T& /*part*/) {
+    return true;
+  }
 };
 
 // What a block makes of the new token of its sequence.
@@ -55,7 +76,6 @@ template <typename Heads>
 __device__ __forceinline__ void make_token(const HeadArgs& args, const NewToken& token,
                                            const Heads& heads) {
   const HeadBatch& batch = args.batch;
-  const CacheWriter& cache = args.cache;
   const HeadLane lane = head_lane(args);
   const int at_once = 32 / args.lanes;
   const int mine = static_cast<int>(threadIdx.x) % 32 / args.lanes;
@@ -63,43 +83,37 @@ __device__ __forceinline__ void make_token(const HeadArgs& args, const NewToken&
   const int units = of_queries + (token.kv_head < 0 ? 0 : 2);
   const LaneTurn turn = lane_turn(args, token.sequence, token.position, lane);
   for (int unit = team_thread() / 32; unit < units; unit += kAttentionWarps) {
+    const Role role = unit < of_queries    ? Role::kQuery
+                      : unit == of_queries ? Role::kKey
+                                           : Role::kValue;
+    const int query = min(unit * at_once + mine, token.queries - 1);
+    const int head = role == Role::kQuery ? token.first_query + query : token.kv_head;
     float x[kVector];
-    if (unit < of_queries) {
-      const int query = min(unit * at_once + mine, token.queries - 1);
-      heads.template load<Role::kQuery>(batch, token.sequence, token.first_query + query, lane)
-          .expand(x);
-      turn_head<false>(args, batch.q_gain, turn, lane, x, nullptr);
-      store_halves(lane, x, token.q + query * lane.dim);
-      continue;
+    heads.load(role, batch, token.sequence, head, lane).expand(x);
+    if (role != Role::kValue) {
+      turn_head<false>(args, role == Role::kQuery ? batch.q_gain : batch.k_gain, turn, lane, x,
+                       nullptr);
     }
-    const bool is_key = unit == of_queries;
-    const int64_t page =
-        cache.page_table[static_cast<int64_t>(token.sequence) * cache.table_stride +
-                         token.position / kPageTokens];
-    (is_key ? heads.template load<Role::kKey>(batch, token.sequence, token.kv_head, lane)
-            : heads.template load<Role::kValue>(batch, token.sequence, token.kv_head, lane))
-        .expand(x);
-    if (is_key) turn_head<false>(args, batch.k_gain, turn, lane, x, nullptr);
-    auto* block = static_cast<uint8_t*>(cache.pool) +
-                  (page * batch.kv_heads + token.kv_head) * cache.layout.block_bytes();
-#pragma unroll 1
-    for (int copy = 0; copy < 2; ++copy) {
-      const bool in_cache = copy == 1;
-      uint8_t* to = in_cache ? block : token.row;
-      const int row = in_cache ? token.position % kPageTokens : 0;
-      float y[kVector];
-#pragma unroll
-      for (int e = 0; e < kVector; ++e) y[e] = x[e];
-      if (is_key) {
-        append<Role::kKey>(cache, to, row, token.kv_head, mine == 0, lane, y);
-      } else {
-        append<Role::kValue>(cache, to, row, token.kv_head, mine == 0, lane, y);
-      }
+    if (role == Role::kQuery) {
+      store_halves(lane, x, token.q + query * lane.dim);
+    } else {
+      append(role, args.cache, token.row, 0, token.kv_head, mine == 0, lane, x);
     }
   }
 }
 
-// Row 0 of a tile becomes row `row` of a slice, by a warp.
+// The block of the cache where a token's key and value belong.
+__device__ __forceinline__ uint8_t* token_block(const HeadArgs& args, int sequence, int position,
+                                                int kv_head) {
+  const CacheWriter& cache = args.cache;
+  const int64_t page =
+      cache
+          .page_table[static_cast<int64_t>(sequence) * cache.table_stride + position / kPageTokens];
+  return static_cast<uint8_t*>(cache.pool) +
+         (page * args.batch.kv_heads + kv_head) * cache.layout.block_bytes();
+}
+
+// Row 0 of a tile becomes row `row` of a slice or of a block, by a warp.
 template <typename Slice>
 __device__ __forceinline__ void place_row(const uint8_t* tile, uint8_t* slice, int row) {
   constexpr PageLayout kLayout = Slice::kLayout;

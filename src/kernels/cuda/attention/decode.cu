@@ -15,36 +15,42 @@ constexpr size_t kMaxTiles = 1 << 16;
 constexpr size_t kCounterBytes = kMaxTiles * sizeof(unsigned);
 
 struct Workspace {
-  size_t tiles;  // blocks' worth of (sequence, KV head, 8 query heads)
-  int max_splits;
   size_t sums_at;
   size_t bytes;
 };
 
-Workspace workspace_of(const AttentionShape& shape, const PagedCache& cache) {
-  const int group = shape.query_heads / cache.kv_heads;
-  const int query_tiles = (group + kQueryTile - 1) / kQueryTile;
+Workspace workspace_of(const DecodeParts& parts, int head_dim) {
+  const size_t count = parts.count();
   Workspace w{};
-  w.tiles = static_cast<size_t>(shape.sequences) * cache.kv_heads * query_tiles;
-  const int split_tokens = kSplitPages * kPageTokens;
-  w.max_splits = std::clamp((shape.max_length + split_tokens - 1) / split_tokens, 1, kMaxSplits);
-  const size_t parts = w.tiles * w.max_splits * kQueryTile;
-  w.sums_at = kCounterBytes + (parts * sizeof(float2) + 255) / 256 * 256;
-  w.bytes = w.sums_at + parts * cache.layout.head_dim * sizeof(float);
+  w.sums_at = kCounterBytes + (count * sizeof(float2) + 255) / 256 * 256;
+  w.bytes = w.sums_at + count * head_dim * sizeof(float);
   return w;
 }
 
 }  // namespace
 
+DecodeParts decode_parts(const AttentionShape& shape, const PagedCache& cache) {
+  const int group = shape.query_heads / cache.kv_heads;
+  const int query_tiles = (group + kQueryTile - 1) / kQueryTile;
+  constexpr int kSplitTokens = kSplitPages * kPageTokens;
+  DecodeParts parts{};
+  parts.tiles = static_cast<size_t>(shape.sequences) * cache.kv_heads * query_tiles;
+  parts.max_splits =
+      std::clamp((shape.max_length + kSplitTokens - 1) / kSplitTokens, 1, kMaxSplits);
+  parts.tile_queries = std::min(group, kQueryTile);
+  return parts;
+}
+
 Result<DecodeArgs> decode_args(const PagedCache& cache, const AttentionShape& shape,
                                void* workspace, float* out) {
   QUAROT_RETURN_IF_ERROR(check_attention(cache, shape));
-  const Workspace w = workspace_of(shape, cache);
-  if (w.tiles > kMaxTiles) {
+  const DecodeParts parts = decode_parts(shape, cache);
+  if (parts.tiles > kMaxTiles) {
     return error(ErrorCode::kInvalidArgument,
                  "attention: {} sequences of {} heads at once; at most {}", shape.sequences,
                  shape.query_heads, kMaxTiles);
   }
+  const Workspace w = workspace_of(parts, cache.layout.head_dim);
   auto* bytes = static_cast<uint8_t*>(workspace);
   DecodeArgs args{};
   args.pool = static_cast<const uint8_t*>(cache.pool);
@@ -54,12 +60,13 @@ Result<DecodeArgs> decode_args(const PagedCache& cache, const AttentionShape& sh
   args.kv_heads = cache.kv_heads;
   args.group = shape.query_heads / cache.kv_heads;
   args.query_tiles = (args.group + kQueryTile - 1) / kQueryTile;
+  args.tile_queries = parts.tile_queries;
   args.window = shape.window;
   args.scale_log2 = shape.scale * std::numbers::log2e_v<float>;
   args.arrived = reinterpret_cast<unsigned*>(bytes);
   args.stats = reinterpret_cast<float2*>(bytes + kCounterBytes);
   args.sums = reinterpret_cast<float*>(bytes + w.sums_at);
-  args.max_splits = w.max_splits;
+  args.max_splits = parts.max_splits;
   args.out = out;
   return args;
 }
@@ -83,7 +90,7 @@ Status launch(const DecodeArgs& args, const PagedCache& cache, const AttentionSh
 }  // namespace
 
 size_t decode_workspace_bytes(const AttentionShape& shape, const PagedCache& cache) {
-  return workspace_of(shape, cache).bytes;
+  return workspace_of(decode_parts(shape, cache), cache.layout.head_dim).bytes;
 }
 
 Status attention_decode(const __half* q, const PagedCache& cache, const AttentionShape& shape,

@@ -8,6 +8,7 @@
 // the value's zero leaves as −Σ w·zero, and the denominator is Σ w / scale_v.
 #pragma once
 
+#include <algorithm>
 #include <cfloat>
 
 #include "kernels/cuda/attention/append.cuh"
@@ -15,6 +16,7 @@
 #include "kernels/cuda/attention/codes.cuh"
 #include "kernels/cuda/attention/page_ring.cuh"
 #include "kernels/cuda/attention/splits.cuh"
+#include "kernels/cuda/attention/unit_plan.cuh"
 #include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fused/half_mma.cuh"
 
@@ -33,9 +35,8 @@ struct DecodeTraits {
   static constexpr int kStages = Pages::kBytes <= 5 * 512 ? 4 : 2;
   static constexpr int kRingBytes = kAttentionWarps * kStages * Pages::kBytes;
   static constexpr int kMergeBytes = kAttentionWarps * kQueryTile * kHeadDim * 4;
-  static constexpr int kLeastBytes =
-      kMergeBytes > 16 * kAttentionThreads ? kMergeBytes : 16 * kAttentionThreads;
-  static constexpr int kSharedBytes = kRingBytes > kLeastBytes ? kRingBytes : kLeastBytes;
+  static constexpr int kSharedBytes =
+      std::max({kRingBytes, kMergeBytes, static_cast<int>(sizeof(MergeScratch))});
   // Behind that, where the new token is appended on the way.
   static constexpr int kQueriesAt = kSharedBytes;
   static constexpr int kNewRowAt = kQueriesAt + kQueryTile * kHeadDim * 2;
@@ -271,137 +272,97 @@ template <int kHeadDim, int kKeyBits, int kValueBits>
 struct DecodeTeam {
   uint64_t barriers[kAttentionWarps][DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kStages];
   float2 stats[kAttentionWarps][kQueryTile];
-  float weights[kMaxSplits * kQueryTile];
   bool is_last;
 };
 
-// What a team works on: up to 8 query heads of a KV head, over one split of a sequence.
-struct DecodeUnit {
-  int sequence;
-  int tile;   // KV heads × query tiles
-  int tiles;  // of a sequence
-  int split;
-};
-
-// The tokens of a unit, and the slices its team brings in: they go round the warps, this one's i-th
-// is slice i · kAttentionWarps + warp.
 template <int kHeadDim, int kKeyBits, int kValueBits>
-class DecodeSpan {
+using TeamRing = SliceRing<typename DecodeTraits<kHeadDim, kKeyBits, kValueBits>::Pages,
+                           DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kStages, 32>;
+
+// This warp's i-th slice into its ring, which has taken in `before` others; none past the last.
+template <int kHeadDim, int kKeyBits, int kValueBits>
+__device__ __forceinline__ void fill_slice(const DecodeArgs& args, const UnitPlan& plan,
+                                           TeamRing<kHeadDim, kKeyBits, kValueBits>& ring,
+                                           int before, int i) {
   using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
-
- public:
-  static constexpr int kTokens = Traits::kSliceTokens;
-  using Ring = SliceRing<typename Traits::Pages, Traits::kStages, 32>;
-
-  __device__ DecodeSpan(const DecodeArgs& args, const DecodeUnit& unit)
-      : length(args.lengths[unit.sequence]),
-        begin(args.window > 0 ? max(0, length - args.window) : 0),
-        split_tokens(split_pages(length) * kPageTokens),
-        end(min((unit.split + 1) * split_tokens, length)) {
-    const int first_page = max(unit.split * split_tokens, begin) / kPageTokens;
-    start = first_page * kPageTokens;
-    slices = (end - start + kTokens - 1) / kTokens;
-    page_ids =
-        args.page_table + static_cast<size_t>(unit.sequence) * args.table_stride + first_page;
+  constexpr int kTokens = Traits::kSliceTokens;
+  const int slice = i * kAttentionWarps + team_thread() / 32;
+  const uint8_t* from = nullptr;
+  if (slice < plan.slices) {
+    const int64_t page = plan.page_ids[slice * kTokens / kPageTokens];
+    from = args.pool + (page * args.kv_heads + plan.kv_head) * Traits::kLayout.block_bytes() +
+           slice * kTokens % kPageTokens / kTileTokens * Traits::Pages::kTile;
   }
-  __device__ bool empty() const { return start >= end; }
-  __device__ int mine() const {
-    return (max(slices - team_thread() / 32, 0) + kAttentionWarps - 1) / kAttentionWarps;
-  }
-  // This warp's i-th slice into its ring, which has taken in `before` others; none past the last.
-  __device__ void fill(const DecodeArgs& args, const DecodeUnit& unit, Ring& ring, int before,
-                       int i) const {
-    const int slice = i * kAttentionWarps + team_thread() / 32;
-    const uint8_t* from = nullptr;
-    if (slice < slices) {
-      const int64_t page = page_ids[slice * kTokens / kPageTokens];
-      from = args.pool +
-             (page * args.kv_heads + unit.tile / args.query_tiles) * Traits::kLayout.block_bytes() +
-             slice * kTokens % kPageTokens / kTileTokens * Traits::Pages::kTile;
-    }
-    ring.fill(before + i, from);
-  }
-
-  int length;
-  int begin;
-  int split_tokens;
-  int end;
-  int start;
-  int slices;
-  const int32_t* page_ids;
-};
+  ring.fill(before + i, from);
+}
 
 template <int kHeadDim, int kKeyBits, int kValueBits>
 __device__ __forceinline__ auto warp_ring(uint8_t* memory,
                                           DecodeTeam<kHeadDim, kKeyBits, kValueBits>& team) {
   using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
   const int warp = team_thread() / 32;
-  return typename DecodeSpan<kHeadDim, kKeyBits, kValueBits>::Ring(
+  return TeamRing<kHeadDim, kKeyBits, kValueBits>(
       memory + warp * Traits::kStages * Traits::Pages::kBytes, team.barriers[warp],
       static_cast<int>(threadIdx.x) % 32);
 }
 
 // The first of a unit's slices, on their way before its queries are known.
 template <int kHeadDim, int kKeyBits, int kValueBits>
-__device__ __forceinline__ void begin_unit(const DecodeArgs& args, const DecodeUnit& unit,
+__device__ __forceinline__ void begin_unit(const DecodeArgs& args, const UnitPlan& plan,
                                            uint8_t* memory,
                                            DecodeTeam<kHeadDim, kKeyBits, kValueBits>& team,
                                            int filled) {
-  const DecodeSpan<kHeadDim, kKeyBits, kValueBits> span(args, unit);
-  if (span.empty()) return;
   auto ring = warp_ring(memory, team);
 #pragma unroll
   for (int i = 0; i < DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kStages; ++i) {
-    span.fill(args, unit, ring, filled, i);
+    fill_slice<kHeadDim, kKeyBits, kValueBits>(args, plan, ring, filled, i);
   }
 }
 
-// One team's part, after begin_unit. `memory` is its ring and what comes after it; `filled` counts
-// the slices that this warp's ring has taken in with units before. `heads` says where the new
-// token's come from and how results are stored.
+// One team's part, after begin_unit, in three. `memory` is the team's ring and what comes after it;
+// `heads` says where the new token's come from, how results pass on, and which team of a tile puts
+// its splits together.
+// First, where the new token is appended on the way: its heads. Older tokens are coming meanwhile;
+// only the new one had to be waited for.
 template <int kHeadDim, int kKeyBits, int kValueBits, typename Heads>
-__device__ void decode_unit(const DecodeArgs& args, const DecodeUnit& unit, uint8_t* memory,
-                            DecodeTeam<kHeadDim, kKeyBits, kValueBits>& team, int& filled,
-                            const Heads& heads) {
+__device__ __forceinline__ void make_unit_token(const DecodeArgs& args, const UnitPlan& plan,
+                                                uint8_t* memory, const Heads& heads) {
   using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
-  const DecodeSpan<kHeadDim, kKeyBits, kValueBits> span(args, unit);
-  if (span.empty()) return;
+  heads.wait();
+  make_token(args.heads,
+             {plan.sequence, plan.length - 1, plan.first_head, plan.queries,
+              plan.is_newest() ? plan.kv_head : -1,
+              reinterpret_cast<__half*>(memory + Traits::kQueriesAt), memory + Traits::kNewRowAt},
+             heads);
+}
+
+// Second: the softmax of each warp's tokens, into the team's memory. `filled` counts the slices
+// that this warp's ring has taken in with units before.
+template <int kHeadDim, int kKeyBits, int kValueBits>
+__device__ __forceinline__ void attend_unit(const DecodeArgs& args, const UnitPlan& plan,
+                                            uint8_t* memory,
+                                            DecodeTeam<kHeadDim, kKeyBits, kValueBits>& team,
+                                            int& filled) {
+  using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
   constexpr int kTokens = Traits::kSliceTokens;
-  const int sequence = unit.sequence;
-  const int length = span.length;
-  const int begin = span.begin;
-  const int end = span.end;
-  const int start = span.start;
-  const int kv_head = unit.tile / args.query_tiles;
-  const int first_query = unit.tile % args.query_tiles * kQueryTile;
-  const int queries = min(kQueryTile, args.group - first_query);
-  const int first_head = kv_head * args.group + first_query;
-  const size_t head = static_cast<size_t>(sequence) * args.kv_heads * args.group + first_head;
   const int warp = team_thread() / 32;
   auto ring = warp_ring(memory, team);
   const int before = filled;
-  filled += span.mine();
-  const __half* q = args.q + head * kHeadDim;
-  uint8_t* new_row = memory + Traits::kNewRowAt;
-  if (args.appends) {  // older tokens are on their way; only the new one had to be waited for
-    heads.wait();
-    auto* made = reinterpret_cast<__half*>(memory + Traits::kQueriesAt);
-    make_token(
-        args.heads,
-        {sequence, length - 1, first_head, queries, end == length ? kv_head : -1, made, new_row},
-        heads);
+  filled += plan.mine();
+  const __half* q = args.q + plan.row(args) * kHeadDim;
+  if (args.appends) {
+    q = reinterpret_cast<const __half*>(memory + Traits::kQueriesAt);
     team_sync();
-    q = made;
   }
-  WarpDecode<kHeadDim, kKeyBits, kValueBits> state(q, queries, args.scale_log2);
-  for (int i = 0; i * kAttentionWarps + warp < span.slices; ++i) {
+  WarpDecode<kHeadDim, kKeyBits, kValueBits> state(q, plan.queries, args.scale_log2);
+  for (int i = 0; i * kAttentionWarps + warp < plan.slices; ++i) {
     uint8_t* slice = ring.wait(before + i);
-    const int at = start + (i * kAttentionWarps + warp) * kTokens;
-    if (args.appends && at + kTokens >= length) {
-      place_row<typename Traits::Pages>(new_row, slice, length - 1 - at);
+    const int at = plan.start + (i * kAttentionWarps + warp) * kTokens;
+    if (args.appends && at + kTokens >= plan.length) {
+      place_row<typename Traits::Pages>(memory + Traits::kNewRowAt, slice, plan.length - 1 - at);
       ring.meet();
     }
-    if (at >= begin && at + kTokens <= end) {
+    if (at >= plan.begin && at + kTokens <= plan.end) {
 #pragma unroll
       for (int i = 0; i < kTokens / kTileTokens; ++i) {
         state.template add_tile<true>(slice + i * Traits::Pages::kTile, 0, kTileTokens);
@@ -410,24 +371,32 @@ __device__ void decode_unit(const DecodeArgs& args, const DecodeUnit& unit, uint
 #pragma unroll 1
       for (int i = 0; i < kTokens / kTileTokens; ++i) {
         const int first = at + i * kTileTokens;
-        state.template add_tile<false>(slice + i * Traits::Pages::kTile, begin - first,
-                                       end - first);
+        if (first + kTileTokens <= plan.begin || first >= plan.end) continue;
+        state.template add_tile<false>(slice + i * Traits::Pages::kTile, plan.begin - first,
+                                       plan.end - first);
       }
     }
     ring.meet();
-    span.fill(args, unit, ring, before, i + Traits::kStages);
+    fill_slice<kHeadDim, kKeyBits, kValueBits>(args, plan, ring, before, i + Traits::kStages);
   }
   team_sync();  // the ring's memory is free
+  state.store(team.stats[warp], reinterpret_cast<float*>(memory) + warp * kQueryTile * kHeadDim,
+              plan.queries);
+}
 
-  float* sums = reinterpret_cast<float*>(memory);
-  state.store(team.stats[warp], sums + warp * kQueryTile * kHeadDim, queries);
+// Third: the team's output, and the new token into the cache.
+template <int kHeadDim, int kKeyBits, int kValueBits, typename Heads>
+__device__ __forceinline__ void finish_unit(const DecodeArgs& args, const UnitPlan& plan,
+                                            uint8_t* memory,
+                                            DecodeTeam<kHeadDim, kKeyBits, kValueBits>& team,
+                                            const Heads& heads) {
+  using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
+  const size_t tile = plan.tile;
+  const size_t part = (tile * args.max_splits + plan.split) * args.tile_queries;
+  const auto* sums = reinterpret_cast<const float*>(memory);
+  float* out = args.out + plan.row(args) * kHeadDim;
   team_sync();
-  const int first_split = begin / span.split_tokens;
-  const int splits = (length - 1) / span.split_tokens + 1 - first_split;
-  const size_t tile = static_cast<size_t>(sequence) * unit.tiles + unit.tile;
-  const size_t part = (tile * args.max_splits + unit.split) * kQueryTile;
-  float* out = args.out + head * kHeadDim;
-  for (int i = team_thread(); i < queries * kHeadDim; i += kAttentionThreads) {
+  for (int i = team_thread(); i < plan.queries * kHeadDim; i += kAttentionThreads) {
     const int query = i / kHeadDim;
     float top = team.stats[0][query].x;
     for (int w = 1; w < kAttentionWarps; ++w) top = fmaxf(top, team.stats[w][query].x);
@@ -438,25 +407,23 @@ __device__ void decode_unit(const DecodeArgs& args, const DecodeUnit& unit, uint
       total += weight * team.stats[w][query].y;
       sum += weight * sums[w * kQueryTile * kHeadDim + i];
     }
-    if (splits == 1) {
+    if (plan.splits == 1) {
       heads.store(out + i, sum / total);
     } else {
-      args.sums[part * kHeadDim + i] = sum;
-      if (i % kHeadDim == 0) args.stats[part + query] = {top, total};
+      heads.store(args.sums + part * kHeadDim + i, sum);
+      if (i % kHeadDim == 0) heads.store(args.stats + part + query, {top, total});
     }
   }
-  if (splits == 1) return;
-  __threadfence();
-  team_sync();
-  if (team_thread() == 0) {
-    team.is_last = atomicAdd(&args.arrived[tile], 1U) == static_cast<unsigned>(splits) - 1;
-    if (team.is_last) args.arrived[tile] = 0;
+  if (args.appends && plan.is_newest() && team_thread() / 32 == kAttentionWarps - 1) {
+    const int last = plan.length - 1;
+    place_row<typename Traits::Pages>(memory + Traits::kNewRowAt,
+                                      token_block(args.heads, plan.sequence, last, plan.kv_head),
+                                      last % kPageTokens);
   }
-  team_sync();
-  if (!team.is_last) return;
-  __threadfence();
-  merge_splits<kHeadDim>(args, tile, first_split, splits, queries, team.weights,
-                         reinterpret_cast<float4*>(memory), out, heads);
+  if (plan.splits == 1) return;
+  if (!heads.merges(args.arrived + tile, plan.splits, plan.is_newest(), team.is_last)) return;
+  merge_splits<kHeadDim>(args, tile, plan.first_split, plan.splits, plan.queries,
+                         *reinterpret_cast<MergeScratch*>(memory), out, heads);
 }
 
 template <int kHeadDim, int kKeyBits, int kValueBits>
@@ -480,8 +447,14 @@ __global__ void __launch_bounds__(kAttentionThreads,
   int filled = 0;
   const DecodeUnit unit{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
                         static_cast<int>(gridDim.x), static_cast<int>(blockIdx.y)};
-  begin_unit(args, unit, shared, team, filled);
-  decode_unit(args, unit, shared, team, filled, StoredHeads());
+  const UnitPlan plan(args, unit, DecodeTraits<kHeadDim, kKeyBits, kValueBits>::kSliceTokens);
+  if (plan.empty()) return;
+  begin_unit(args, plan, shared, team, filled);
+  if (args.appends) {
+    make_unit_token<kHeadDim, kKeyBits, kValueBits>(args, plan, shared, StoredHeads());
+  }
+  attend_unit(args, plan, shared, team, filled);
+  finish_unit(args, plan, shared, team, StoredHeads());
 }
 
 }  // namespace quarot::cuda

@@ -56,8 +56,8 @@ __device__ void head_rows(const HeadArgs& args, float* scratch) {
       __half* out = args.q_out + (static_cast<int64_t>(token) * heads + head) * lane.dim;
       if (counts) store_halves(lane, x, out);
     } else {
-      append<kRole>(cache, blocks + static_cast<int64_t>(head) * cache.layout.block_bytes(),
-                    position % kPageTokens, head, counts, lane, x);
+      append(kRole, cache, blocks + static_cast<int64_t>(head) * cache.layout.block_bytes(),
+             position % kPageTokens, head, counts, lane, x);
     }
   };
   if constexpr (kRole == Role::kValue) {

@@ -272,12 +272,13 @@ __device__ __forceinline__ void turn_head(const HeadArgs& args, const float* gai
 enum class Role { kQuery, kKey, kValue };
 
 // − centre, quantised, into the page of this position.
-template <Role kRole, int kCount>
-__device__ __forceinline__ void append(const CacheWriter& cache, uint8_t* block, int row, int head,
-                                       bool counts, const HeadLane& lane, float (&x)[kCount]) {
-  constexpr bool kIsValue = kRole == Role::kValue;
+template <int kCount>
+__device__ __forceinline__ void append(Role role, const CacheWriter& cache, uint8_t* block, int row,
+                                       int head, bool counts, const HeadLane& lane,
+                                       float (&x)[kCount]) {
+  const bool is_value = role == Role::kValue;
   const PageLayout& layout = cache.layout;
-  const float* center = kIsValue ? cache.value_center : cache.key_center;
+  const float* center = is_value ? cache.value_center : cache.key_center;
   if (center != nullptr && lane.active()) {
 #pragma unroll
     for (int j = 0; j < kCount / kVector; ++j) {
@@ -291,15 +292,15 @@ __device__ __forceinline__ void append(const CacheWriter& cache, uint8_t* block,
       }
     }
   }
-  const int stored = kIsValue ? layout.value_bits : layout.key_bits;
-  uint8_t* codes = block + (kIsValue ? layout.value_row(row) : layout.key_row(row));
+  const int stored = is_value ? layout.value_bits : layout.key_bits;
+  uint8_t* codes = block + (is_value ? layout.value_row(row) : layout.key_row(row));
   if (stored == 16) {
     if (counts) store_halves(lane, x, codes);
     return;
   }
-  store_quantized(lane, counts, kIsValue ? cache.value_bits : cache.key_bits, stored,
-                  kIsValue ? cache.value_clip : cache.key_clip, x, codes,
-                  block + (kIsValue ? layout.value_param(row) : layout.key_param(row)));
+  store_quantized(lane, counts, is_value ? cache.value_bits : cache.key_bits, stored,
+                  is_value ? cache.value_clip : cache.key_clip, x, codes,
+                  block + (is_value ? layout.value_param(row) : layout.key_param(row)));
 }
 
 }  // namespace quarot::cuda

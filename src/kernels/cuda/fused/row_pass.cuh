@@ -210,6 +210,7 @@ __device__ __forceinline__ float norm_of(float squares, int n, float eps) {
 __device__ __forceinline__ float norm_factor(const Rows& args, const float* squares) {
   if (args.operation != RowOperation::kNorm) return 1;
   float sum = 0;
+#pragma unroll 4
   for (int v = threadIdx.x % 32; v < args.n / kVector; v += 32) sum += squares[v];
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(~0U, sum, lane);

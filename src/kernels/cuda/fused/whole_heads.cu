@@ -100,7 +100,7 @@ __device__ __forceinline__ void whole_rows(const HeadArgs& args) {
                            position / kPageTokens];
       uint8_t* block = static_cast<uint8_t*>(cache.pool) +
                        (page * batch.kv_heads + head) * cache.layout.block_bytes();
-      append<kRole>(cache, block, position % kPageTokens, head, counts, lane, x);
+      append(kRole, cache, block, position % kPageTokens, head, counts, lane, x);
     }
   };
   float x[kTurns][kElements];

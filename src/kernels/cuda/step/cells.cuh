@@ -1,6 +1,6 @@
 // How a row passes between the blocks of a running grid: by words that say themselves whether they
 // are complete, so that whoever reads one needs no barrier before it. All are zero until then, and
-// are zeroed again when all have read them (step_kernel.cuh says when).
+// are zeroed again when all have read them (block_state.cuh says when).
 //
 // A sum cell is a product's sum for one channel: how many of its column blocks are in it, times
 // 2⁴⁰, plus the sum of their integers. A pair cell has gate's and up's: the count times 2⁵², up's
@@ -44,9 +44,16 @@ __device__ __forceinline__ PairSums pair_of(uint64_t cell) {
   return {gate, low((cell - static_cast<uint64_t>(int64_t{gate})) >> 26)};
 }
 
-__device__ __forceinline__ void store_float(float* to, float x) {
+__device__ __forceinline__ uint32_t float_word(float x) {
   const uint32_t word = __float_as_uint(x);
-  store_relaxed(to, word == 0 ? 0x80000000U : word);
+  return word == 0 ? 0x80000000U : word;
+}
+__device__ __forceinline__ bool is_stored(float x) { return __float_as_uint(x) != 0; }
+__device__ __forceinline__ void store_float(float* to, float x) {
+  store_relaxed(to, float_word(x));
+}
+__device__ __forceinline__ void store_floats(float* to, float x, float y) {
+  store_relaxed(to, float_word(x), float_word(y));
 }
 
 // Until the warp's first lane finds its word complete: the others' then are, or are about to be,
@@ -182,6 +189,21 @@ struct FloatRow {
           raw.x[i].v[half] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
                               __uint_as_float(v.w)};
         }
+      }
+    }
+  }
+  // One by one, `distance` apart.
+  template <int kElements>
+  __device__ void load_apart(int at, int distance, float (&x)[kElements]) const {
+    await_first(from + at, [](uint32_t word) { return word != 0; });
+    bool done = false;
+    while (!done) {
+      done = true;
+#pragma unroll
+      for (int j = 0; j < kElements; ++j) {
+        const uint32_t word = load_relaxed(from + at + j * distance);
+        done = done && word != 0;
+        x[j] = __uint_as_float(word);
       }
     }
   }

@@ -18,10 +18,14 @@ struct DeviceProduct {
 
 using Ring = Couple[kDepth];
 
-// What of a step's products a warp has in shared memory.
+// Where a warp stands, and what it works on. It is in shared memory: of what would live in
+// registers from phase to phase, calls would make stacks, for which L1 has no room.
 struct WarpWork {
   Share shares[kProducts];
   FeedState feed;
+  int layer = 0;
+  int unit = 0;    // of attention
+  int slices = 0;  // of the cache, that its ring there has taken in
 };
 
 __device__ __forceinline__ void multiply_block(const uint4& words, uint32_t codes, int block,
@@ -142,17 +146,26 @@ __device__ __forceinline__ void add_product(WarpWork& work, Ring& ring, Feed& fe
       });
 }
 
-// silu(gate) · up of a channel whose sums are complete.
-__device__ __forceinline__ float gated(const DeviceProduct& product, int channel, int ffn,
-                                       float scale, const PairSums& sums) {
-  float gate = scaled(sums.gate, scale, product.scales[channel]);
-  float up = scaled(sums.up, scale, product.scales[ffn + channel]);
-  if (product.bias != nullptr) {
-    gate = __fadd_rn(gate, product.bias[channel]);
-    up = __fadd_rn(up, product.bias[ffn + channel]);
+// What makes silu(gate) · up of a channel's sums.
+struct GateScales {
+  float gate, up, gate_bias, up_bias;
+
+  __device__ GateScales(const DeviceProduct& product, int channel, int ffn)
+      : gate(product.scales[channel]), up(product.scales[ffn + channel]), gate_bias(0), up_bias(0) {
+    if (product.bias == nullptr) return;
+    gate_bias = product.bias[channel];
+    up_bias = product.bias[ffn + channel];
   }
-  return swiglu(gate, up);
-}
+  __device__ float gated(const DeviceProduct& product, float scale, const PairSums& sums) const {
+    float g = scaled(sums.gate, scale, gate);
+    float u = scaled(sums.up, scale, up);
+    if (product.bias != nullptr) {
+      g = __fadd_rn(g, gate_bias);
+      u = __fadd_rn(u, up_bias);
+    }
+    return swiglu(g, u);
+  }
+};
 
 // Whoever adds what was lacking of a channel makes the FFN's hidden value of it.
 __device__ __forceinline__ void add_gate_up(WarpWork& work, Ring& ring, Feed& feed,
@@ -165,6 +178,8 @@ __device__ __forceinline__ void add_gate_up(WarpWork& work, Ring& ring, Feed& fe
   StripSums strips(share, product.blocks);
   const auto add = [&](int strip, int blocks) {
     const int channel = strip * kBlockRows + static_cast<int>(threadIdx.x % 32 / 4);
+    // On their way together with the sums.
+    const GateScales scales[2] = {{product, channel, ffn}, {product, channel + 8, ffn}};
     uint64_t cell[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -175,8 +190,7 @@ __device__ __forceinline__ void add_gate_up(WarpWork& work, Ring& ring, Feed& fe
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (!is_complete_pair(cell[i], product.blocks)) continue;
-      const int c = channel + 8 * i;
-      store_float(hidden + c, gated(product, c, ffn, scale, pair_of(cell[i])));
+      store_float(hidden + channel + 8 * i, scales[i].gated(product, scale, pair_of(cell[i])));
     }
     clear(gate);
     clear(up);

@@ -20,11 +20,19 @@ Error no_step(const char* what) {
   return error(ErrorCode::kUnsupported, "step: {}; such a model runs kernel by kernel", what);
 }
 
-std::optional<Maker> maker_of(const Rows& rows) {
+// Whether `blocks` blocks turn it together.
+bool turns(const Rows& rows, int blocks) {
+  const RowRotation& r = rows.rotation;
+  return r.m > 0 && r.log2 == 0 && rows.n <= kTurnVectors * kVector * kThreads &&
+         turned_tiles(r) <= kWarps * turning_blocks(r, blocks);
+}
+std::optional<Maker> maker_of(Product which, const Rows& rows, int blocks) {
   if (Quantize::fits(rows)) return Maker::kQuantize;
+  if (which == kOutput && AcrossHeads::fits(rows)) return Maker::kAcross;
   if (rows.rotation.log2 > 0 && walsh_threads(rows.rotation.log2) <= kThreads) {
     return Maker::kWalsh;
   }
+  if (which == kDown && turns(rows, blocks)) return Maker::kTurn;
   if (Rotate::fits(rows)) return Maker::kRotate;
   if (QuantizeWide::fits(rows)) return Maker::kQuantizeWide;
   if (RotateWide::fits(rows)) return Maker::kRotateWide;
@@ -69,8 +77,9 @@ DeviceProduct device_product(const StepProduct& p, int64_t outputs) {
           static_cast<int>(row_blocks(outputs)), static_cast<int>(column_blocks(p.inputs))};
 }
 
-Result<DeviceLayer> device_layer(const StepLayer& layer, void* attention_workspace,
-                                 float* attention_out) {
+// `set`: of rows in the workspace, the layer's.
+Result<DeviceLayer> device_layer(const StepLayer& layer, int blocks, uint8_t* set,
+                                 const StepLayout& at) {
   DeviceLayer made{};
   made.products[kQkv] = device_product(layer.qkv, layer.qkv.outputs);
   made.products[kOutput] = device_product(layer.output, layer.output.outputs);
@@ -82,7 +91,7 @@ Result<DeviceLayer> device_layer(const StepLayer& layer, void* attention_workspa
   made.rows[kDown] = layer.ffn;
   for (int i = 0; i < kProducts; ++i) {
     const Rows& rows = made.rows[i];
-    const std::optional<Maker> maker = maker_of(rows);
+    const std::optional<Maker> maker = maker_of(static_cast<Product>(i), rows, blocks);
     if (!maker || rows.rows != 1 || rows.element != Element::kFloat32 || rows.quant.pack_int4 ||
         rows.n % 16 != 0) {
       return no_step("a row is too wide, or not a multiple of 16 float32");
@@ -93,8 +102,11 @@ Result<DeviceLayer> device_layer(const StepLayer& layer, void* attention_workspa
   if (layer.batch.tokens != 1 || layer.shape.sequences != 1 || !decode_appends(layer.rotation)) {
     return no_step("expected one token and a rotation of heads of 2^n");
   }
-  QUAROT_ASSIGN_OR_RETURN(
-      made.attention, decode_args(layer.cache, layer.shape, attention_workspace, attention_out));
+  const auto floats = [&](int64_t offset) { return reinterpret_cast<float*>(set + offset); };
+  QUAROT_ASSIGN_OR_RETURN(made.attention,
+                          decode_args(layer.cache, layer.shape, nullptr, floats(at.attention)));
+  made.attention.stats = reinterpret_cast<float2*>(floats(at.split_stats));
+  made.attention.sums = floats(at.split_sums);
   made.attention.appends = true;
   made.attention.heads =
       head_args(layer.batch, layer.rotary, layer.rotation, layer.writer, nullptr);
@@ -105,16 +117,20 @@ StepLayout workspace_layout(const StepLayer& layer) {
   constexpr int64_t kAlignment = 256;
   StepLayout at;
   const auto place = [&](int64_t& offset, int64_t bytes) {
-    offset = at.bytes;
-    at.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    offset = at.set_bytes;
+    at.set_bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   };
   constexpr auto kCell = static_cast<int64_t>(sizeof(uint64_t));
   place(at.qkv, row_blocks(layer.qkv.outputs) * kBlockRows * kCell);
   place(at.output, row_blocks(layer.output.outputs) * kBlockRows * kCell);
   place(at.pairs, row_blocks(layer.gate_up.outputs / 2) * kBlockRows * kCell);
   place(at.down, row_blocks(layer.down.outputs) * kBlockRows * kCell);
+  const auto splits = static_cast<int64_t>(decode_parts(layer.shape, layer.cache).count());
+  place(at.split_stats, splits * static_cast<int64_t>(sizeof(float2)));
+  place(at.split_sums, splits * layer.cache.layout.head_dim * 4);
   place(at.attention, layer.output.inputs * 4);
   place(at.ffn, layer.down.inputs * 4);
+  place(at.turned, turned_floats(layer.down.inputs) * 4);
   return at;
 }
 
@@ -170,25 +186,26 @@ Status place_shared(StepArgs& args, const StepLayer& layer, const DeviceLayer& m
   return no_step("its rows do not fit a block's shared memory");
 }
 
-// As many as are resident at once, and as each product has a part for.
-Result<int> count_blocks(const StepPlan& plan, const DeviceLayer& layer, const Device& device) {
-  int blocks = device.multiprocessors;
-  for (const DeviceProduct& p : layer.products) blocks = std::min(blocks, p.strips * p.blocks);
-  return with_step_layout(
-      plan.cache, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Result<int> {
-        const auto kernel = step_kernel<kHeadDim, kKeyBits, kValueBits>;
-        const int shared = plan.args.layout.shared_bytes;
-        int each = 0;
-        QUAROT_RETURN_IF_ERROR(
-            check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-                  "step"));
-        QUAROT_RETURN_IF_ERROR(
-            check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kThreads, shared),
-                  "step"));
-        blocks = std::min(blocks, each * device.multiprocessors);
-        if (blocks <= 0) return no_step("its blocks do not fit this device");
-        return blocks;
-      });
+// One to a multiprocessor, and as many as each product has a part for.
+int blocks_of(const StepLayer& layer, const Device& device) {
+  int64_t blocks = device.multiprocessors;
+  for (const StepProduct* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+    const int64_t outputs = p == &layer.gate_up ? p->outputs / 2 : p->outputs;
+    blocks = std::min(blocks, row_blocks(outputs) * column_blocks(p->inputs));
+  }
+  return static_cast<int>(blocks);
+}
+Status check_residence(const StepPlan& plan) {
+  return with_step_layout(plan.cache, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Status {
+    const auto kernel = step_kernel<kHeadDim, kKeyBits, kValueBits>;
+    const int shared = plan.args.layout.shared_bytes;
+    int each = 0;
+    QUAROT_RETURN_IF_ERROR(check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "step"));
+    QUAROT_RETURN_IF_ERROR(check(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kThreads, shared), "step"));
+    return each > 0 ? Status() : no_step("its blocks do not fit this device");
+  });
 }
 
 Status check_shapes(const StepLayer& layer) {
@@ -203,10 +220,11 @@ Status check_shapes(const StepLayer& layer) {
 
 }  // namespace
 
-int64_t step_workspace_bytes(const StepLayer& layer) { return workspace_layout(layer).bytes; }
+int64_t step_workspace_bytes(const StepLayer& layer) {
+  return kRowSets * workspace_layout(layer).set_bytes;
+}
 
-Result<StepPlan> plan_step(std::span<const StepLayer> layers, void* workspace,
-                           void* attention_workspace) {
+Result<StepPlan> plan_step(std::span<const StepLayer> layers, void* workspace) {
   QUAROT_ASSIGN_OR_RETURN(const Device device, current_device());
   if (!stream::has_room(device.capability) || layers.empty()) {
     return no_step("expected compute capability 9 or 10");
@@ -221,25 +239,29 @@ Result<StepPlan> plan_step(std::span<const StepLayer> layers, void* workspace,
   args.hidden = static_cast<int>(first.output.outputs);
   args.ffn = first.ffn.n;
   plan.image.resize(layers.size() * sizeof(DeviceLayer));
-  auto* attention_out = reinterpret_cast<float*>(args.workspace + args.layout.attention);
+  plan.blocks = blocks_of(first, device);
+  args.turning_blocks = turning_blocks(first.ffn.rotation, plan.blocks);
   for (size_t i = 0; i < layers.size(); ++i) {
     QUAROT_RETURN_IF_ERROR(check_shapes(layers[i]));
+    uint8_t* set = args.workspace + static_cast<int64_t>(i % kRowSets) * args.layout.set_bytes;
     QUAROT_ASSIGN_OR_RETURN(const DeviceLayer made,
-                            device_layer(layers[i], attention_workspace, attention_out));
+                            device_layer(layers[i], plan.blocks, set, args.layout));
     std::memcpy(plan.image.data() + i * sizeof(DeviceLayer), &made, sizeof(DeviceLayer));
     if (i > 0) continue;
     const DeviceProduct& pairs = made.products[kGateUp];
     args.pair_distance = pairs.strips * pairs.blocks * kBlockBytes;
     QUAROT_RETURN_IF_ERROR(place_shared(args, first, made, device));
-    QUAROT_ASSIGN_OR_RETURN(plan.blocks, count_blocks(plan, made, device));
+    QUAROT_RETURN_IF_ERROR(check_residence(plan));
   }
   return plan;
 }
 
 Status run_step(const StepPlan& plan, cudaStream_t stream) {
   const StepArgs& args = plan.args;
-  QUAROT_RETURN_IF_ERROR(check(
-      cudaMemsetAsync(args.workspace, 0, static_cast<size_t>(args.layout.bytes), stream), "step"));
+  QUAROT_RETURN_IF_ERROR(
+      check(cudaMemsetAsync(args.workspace, 0,
+                            static_cast<size_t>(kRowSets * args.layout.set_bytes), stream),
+            "step"));
   return with_step_layout(plan.cache, [&]<int kHeadDim, int kKeyBits, int kValueBits>() -> Status {
     const auto kernel = step_kernel<kHeadDim, kKeyBits, kValueBits>;
     cudaLaunchAttribute together{};

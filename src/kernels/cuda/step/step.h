@@ -42,15 +42,20 @@ struct StepLayer {
   AttentionShape shape;  // one sequence
 };
 
-// Where things lie in the workspace, in bytes, and in shared memory.
+inline constexpr int kRowSets = 2;  // of even and of odd layers
+
+// Where things lie in a set of rows in the workspace, in bytes, and in shared memory.
 struct StepLayout {
   int64_t qkv = 0;  // cells
   int64_t output = 0;
   int64_t pairs = 0;
   int64_t down = 0;
-  int64_t attention = 0;  // floats
+  int64_t split_stats = 0;  // floats
+  int64_t split_sums = 0;
+  int64_t attention = 0;
   int64_t ffn = 0;
-  int64_t bytes = 0;
+  int64_t turned = 0;
+  int64_t set_bytes = 0;
   int ring = 0;  // in shared memory, behind the block's state
   int codes = 0;
   int x = 0;
@@ -68,7 +73,8 @@ struct StepArgs {
   int ffn = 0;
   int pair_distance = 0;  // bytes from a block of gate to that of up
   int teams = 0;          // of a block, that attend
-  bool early = false;     // whether the cache's tokens are fetched before the queries are known
+  int turning_blocks = 0;
+  bool early = false;  // whether the cache's tokens are fetched before the queries are known
 };
 
 // What a step launches, for as long as nothing in the layers changes.
@@ -79,13 +85,12 @@ struct StepPlan {
   std::vector<uint8_t> image;
 };
 
-// Bytes of workspace a step needs, beside decode_workspace_bytes. Needs no device.
+// Bytes of workspace a step needs. Needs no device.
 int64_t step_workspace_bytes(const StepLayer& layer);
 
 // kUnsupported where the current device or these layers, which are alike in all but pointers,
 // windows and clips, are not what the kernel was built for.
-Result<StepPlan> plan_step(std::span<const StepLayer> layers, void* workspace,
-                           void* attention_workspace);
+Result<StepPlan> plan_step(std::span<const StepLayer> layers, void* workspace);
 
 // x ← what the layers make of it.
 Status run_step(const StepPlan& plan, cudaStream_t stream);
