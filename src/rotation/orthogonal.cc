@@ -31,7 +31,6 @@ struct Orthogonal::Operator {
   struct FastOperator;
   struct Dense;
   struct Blocks;
-  struct Beside;
   struct Composite;
 };
 
@@ -179,31 +178,6 @@ struct Orthogonal::Operator::Blocks final : Operator {
   std::shared_ptr<const Operator> b_;
 };
 
-struct Orthogonal::Operator::Beside final : Operator {
-  explicit Beside(std::vector<std::shared_ptr<const Operator>> parts) : parts_(std::move(parts)) {
-    for (const auto& part : parts_) size_ += part->size();
-  }
-
-  int64_t size() const override { return size_; }
-  std::string description() const override {
-    return fmt::format("{} beside {} others", parts_.front()->description(), parts_.size() - 1);
-  }
-  void run(MatrixView<float> rows, bool transposed) const override { each(rows, transposed); }
-  void run(MatrixView<double> rows, bool transposed) const override { each(rows, transposed); }
-
-  template <typename T>
-  void each(MatrixView<T> rows, bool transposed) const {
-    int64_t first = 0;
-    for (const auto& part : parts_) {
-      part->run(rows.cols(first, part->size()), transposed);
-      first += part->size();
-    }
-  }
-
-  std::vector<std::shared_ptr<const Operator>> parts_;
-  int64_t size_ = 0;
-};
-
 struct Orthogonal::Operator::Composite final : Operator {
   explicit Composite(std::vector<std::shared_ptr<const Operator>> parts)
       : parts_(std::move(parts)) {}
@@ -287,14 +261,6 @@ Orthogonal Orthogonal::blocks(int64_t blocks, const Orthogonal& b) {
                                                                      fast->blocks_ * blocks));
   }
   return Orthogonal(std::make_shared<const Operator::Blocks>(blocks, b.op_));
-}
-
-Orthogonal Orthogonal::beside(const std::vector<Orthogonal>& parts) {
-  assert(!parts.empty());
-  if (parts.size() == 1) return parts.front();
-  std::vector<std::shared_ptr<const Operator>> operators;
-  for (const Orthogonal& part : parts) operators.push_back(part.op_);
-  return Orthogonal(std::make_shared<const Operator::Beside>(std::move(operators)));
 }
 
 Orthogonal Orthogonal::compose(const std::vector<Orthogonal>& parts) {

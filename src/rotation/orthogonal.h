@@ -31,8 +31,6 @@ class Orthogonal {
   static Orthogonal across(int64_t groups, int64_t inner);
   // I_blocks ⊗ b: the same operator on each consecutive block.
   static Orthogonal blocks(int64_t blocks, const Orthogonal& b);
-  // Block-diagonal: each on its own consecutive part of the vector. At least one.
-  static Orthogonal beside(const std::vector<Orthogonal>& parts);
   // The product that applies the first part first. At least one part, all of one size.
   static Orthogonal compose(const std::vector<Orthogonal>& parts);
 

@@ -83,8 +83,6 @@ std::vector<Named> one_of_each() {
       {"2^3 with random signs on each of 3 blocks",
        Orthogonal::blocks(3, Orthogonal::randomised_hadamard(8, 5))},
       {"random orthogonal(5) on each of 4 blocks", Orthogonal::blocks(4, Orthogonal::random(5, 6))},
-      {"2^3 beside 2 others", Orthogonal::beside({Orthogonal::hadamard(8), Orthogonal::random(5, 7),
-                                                  Orthogonal::identity(3)})},
       {"2^4 on each of 7 blocks, then Paley I(28) across 28 groups of 4",
        Orthogonal::compose({Orthogonal::blocks(7, Orthogonal::hadamard(16)),
                             Orthogonal::identity(112), cross_head_hadamard(7, 16)})},
@@ -119,17 +117,6 @@ TEST(Orthogonal, StructureIsKronecker) {
   EXPECT_EQ(
       largest_difference(Orthogonal::blocks(3, dense).matrix(), kronecker(unit(3), dense.matrix())),
       0);
-  const BasicMatrix<double> b_matrix = b.matrix();
-  const BasicMatrix<double> dense_matrix = dense.matrix();
-  const BasicMatrix<double> beside = Orthogonal::beside({b, dense}).matrix();
-  for (int64_t r = 0; r < 30; ++r) {
-    for (int64_t c = 0; c < 30; ++c) {
-      const bool first = r < 24 && c < 24;
-      const bool second = r >= 24 && c >= 24;
-      const double expected = first ? b_matrix(r, c) : second ? dense_matrix(r - 24, c - 24) : 0;
-      EXPECT_EQ(beside(r, c), expected);
-    }
-  }
   const Orthogonal twice = Orthogonal::compose({b, Orthogonal::random(24, 2)});
   EXPECT_LT(largest_difference(twice.matrix(),
                                product(Orthogonal::random(24, 2).matrix(), transpose(b.matrix()))),
