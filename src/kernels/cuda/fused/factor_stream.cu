@@ -7,7 +7,6 @@
 #include "kernels/cuda/fused/factor_stream.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/error.h"
 #include "kernels/cuda/fused/factor_tiles.cuh"
