@@ -44,6 +44,15 @@ struct Plan {
   __host__ __device__ int plane_bytes() const { return panels() * panel_bytes(); }
 };
 
+// Rows of the planes past the factor's.
+__device__ __forceinline__ void clear_padding(const Plan& plan, uint8_t* planes) {
+  const int from = plan.rows.rotation.m * plan.row_bytes();
+  const int each = (plan.panel_bytes() - from) / 16;
+  for (int i = threadIdx.x; i < plan.groups * 2 * plan.panels() * each; i += blockDim.x) {
+    *reinterpret_cast<uint4*>(planes + i / each * plan.panel_bytes() + from + i % each * 16) = {};
+  }
+}
+
 // In four chains: few warps are there to wait for one another's instructions.
 __device__ __forceinline__ float largest_of(const float (&x)[kElements]) {
   float tops[4] = {};

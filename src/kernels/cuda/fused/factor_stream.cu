@@ -63,15 +63,6 @@ __device__ __forceinline__ void store_tile(const Plan& plan, const Tile& tile,
   }
 }
 
-// Rows of the planes past the factor's.
-__device__ __forceinline__ void clear_padding(const Plan& plan, uint8_t* planes) {
-  const int from = plan.rows.rotation.m * plan.row_bytes();
-  const int each = (plan.panel_bytes() - from) / 16;
-  for (int i = threadIdx.x; i < plan.groups * 2 * plan.panels() * each; i += blockDim.x) {
-    *reinterpret_cast<uint4*>(planes + i / each * plan.panel_bytes() + from + i % each * 16) = {};
-  }
-}
-
 template <RowOperation kOperation, int kBits, typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1) factor_stream_kernel(const Plan plan) {
 #if __CUDA_ARCH__ >= 900
