@@ -2,7 +2,6 @@
 #include "kernels/cuda/step/step.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <optional>
 
