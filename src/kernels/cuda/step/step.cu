@@ -207,6 +207,21 @@ Status check_residence(const StepPlan& plan) {
   });
 }
 
+// A multiprocessor has two teams here, and five blocks of attention's own kernel, which is worth
+// its launch once every team would have more units than this.
+constexpr int kMostUnits = 2;
+
+Status check_length(const StepPlan& plan, const StepLayer& layer) {
+  const DecodeParts parts = decode_parts(layer.shape, layer.cache);
+  int splits = parts.max_splits;
+  if (layer.shape.window > 0) {
+    splits = std::min(splits, layer.shape.window / (kSplitPages * kPageTokens) + 2);
+  }
+  const int64_t teams = int64_t{plan.blocks} * plan.args.teams;
+  const bool fits = static_cast<int64_t>(parts.tiles) * splits <= kMostUnits * teams;
+  return fits ? Status() : no_step("its attention is too long for the blocks' teams");
+}
+
 Status check_shapes(const StepLayer& layer) {
   const int64_t hidden = layer.output.outputs;
   const int64_t ffn = layer.gate_up.outputs / 2;
@@ -246,11 +261,13 @@ Result<StepPlan> plan_step(std::span<const StepLayer> layers, void* workspace) {
     QUAROT_ASSIGN_OR_RETURN(const DeviceLayer made,
                             device_layer(layers[i], plan.blocks, set, args.layout));
     std::memcpy(plan.image.data() + i * sizeof(DeviceLayer), &made, sizeof(DeviceLayer));
-    if (i > 0) continue;
-    const DeviceProduct& pairs = made.products[kGateUp];
-    args.pair_distance = pairs.strips * pairs.blocks * kBlockBytes;
-    QUAROT_RETURN_IF_ERROR(place_shared(args, first, made, device));
-    QUAROT_RETURN_IF_ERROR(check_residence(plan));
+    if (i == 0) {
+      const DeviceProduct& pairs = made.products[kGateUp];
+      args.pair_distance = pairs.strips * pairs.blocks * kBlockBytes;
+      QUAROT_RETURN_IF_ERROR(place_shared(args, first, made, device));
+      QUAROT_RETURN_IF_ERROR(check_residence(plan));
+    }
+    QUAROT_RETURN_IF_ERROR(check_length(plan, layers[i]));
   }
   return plan;
 }
