@@ -41,12 +41,13 @@ class CudaCalibration : public ::testing::TestWithParam<const char*> {
       return NextLayer(
           [&, index = size_t{0}]() mutable { return Result<Layer>(model_.layers[index++]); });
     };
-    std::optional<Orthogonal> principal;
-    if (recipe.uses_principal_basis()) {
-      principal = value_of(principal_basis(recipe, windows_, floats(), model, progress_, device));
-    }
+    const auto embed = [&](std::span<const Token> tokens) {
+      return Result<Matrix>(embedding_rows(model.embedding, tokens));
+    };
+    const auto found = value_of(
+        residual_basis(recipe, model.config, windows_, embed, floats(), progress_, device));
     const FinishedLayers layers =
-        value_of(quantize_model(recipe, windows_, floats(), model, progress_, device, principal));
+        value_of(quantize_model(recipe, windows_, floats(), model, progress_, device, found));
     expect_ok(complete(model, layers.next));
     return *layers.reports;
   }

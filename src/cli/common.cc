@@ -60,7 +60,7 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   add("--kv-clip", kv_clip_, "clip ratio of keys and values");
   add("--center", center_, "subtract the mean before caching: none, k or kv");
   add("--rotate", rotate_, "all, none, or R1,R2,R3,R4; -NAME takes one back");
-  add("--basis", basis_, "basis of R1: hadamard, plain-hadamard, random or principal");
+  add("--basis", basis_, "basis of R1: hadamard, plain-hadamard, random, principal or learned");
   add("--scaling", scaling_, "of channels before rotating: none, balance, smoothquant or awq");
   add("--alpha", alpha_, "exponent of the scaling, 0 to 1, or search: for each site");
   add("--set", fields_, "NAME=VALUE, any field of a recipe's JSON form; may be repeated");

@@ -11,10 +11,9 @@ namespace quarot {
 namespace {
 
 constexpr std::pair<BasisKind, std::string_view> kKindNames[] = {
-    {BasisKind::kHadamard, "hadamard"},
-    {BasisKind::kPlainHadamard, "plain-hadamard"},
-    {BasisKind::kRandom, "random"},
-    {BasisKind::kPrincipal, "principal"},
+    {BasisKind::kHadamard, "hadamard"}, {BasisKind::kPlainHadamard, "plain-hadamard"},
+    {BasisKind::kRandom, "random"},     {BasisKind::kPrincipal, "principal"},
+    {BasisKind::kLearned, "learned"},
 };
 
 std::string_view kind_name(BasisKind kind) {
@@ -36,6 +35,7 @@ Orthogonal residual_basis(const TransformSpec& spec, int64_t size) {
     case BasisKind::kRandom:
       return Orthogonal::random(size, spec.seed);
     case BasisKind::kPrincipal:
+    case BasisKind::kLearned:
       break;
   }
   return Orthogonal::identity(size);
@@ -116,8 +116,8 @@ Result<TransformSpec> parse_transform_spec(const nlohmann::json& json, const std
   const auto row = std::ranges::find(kKindNames, kind, [](const auto& r) { return r.second; });
   if (row == std::end(kKindNames)) {
     return error(ErrorCode::kCorrupt,
-                 "{}: kind \"{}\" is not hadamard, plain-hadamard, random or principal", where,
-                 kind);
+                 "{}: kind \"{}\" is not hadamard, plain-hadamard, random, principal or learned",
+                 where, kind);
   }
   base.kind = row->first;
   QUAROT_ASSIGN_OR_RETURN(base.seed, fields.optional<uint64_t>("seed", base.seed));
@@ -142,9 +142,9 @@ OnlineTransforms online_transforms(const ModelConfig& config, const TransformSpe
 }
 
 Transformer::Transformer(const ModelConfig& config, const TransformSpec& spec,
-                         const std::optional<Orthogonal>& principal)
+                         const std::optional<Orthogonal>& found)
     : config_(config), spec_(spec), online_(online_transforms(config, spec)) {
-  if (spec.residual) residual_ = principal ? *principal : residual_basis(spec, config.hidden);
+  if (spec.residual) residual_ = found ? *found : residual_basis(spec, config.hidden);
   if (spec.value) value_ = Orthogonal::hadamard(config.head_dim);
 }
 

@@ -15,7 +15,9 @@ enum class BasisKind {
   kHadamard,       // randomised Hadamard, signs from the seed
   kPlainHadamard,  // without signs
   kRandom,         // Haar-random orthogonal
-  kPrincipal,      // principal components, found by calibration; of the residual's basis only
+  kPrincipal,      // principal components; this and the next found by calibration, and of the
+                   // residual's basis only
+  kLearned,        // a randomised Hadamard turned until activations are flat
 };
 
 // Which bases change. The residual stream's is either fused (R1) or left alone, with the norms'
@@ -33,8 +35,12 @@ struct TransformSpec {
 
   bool any() const { return residual || norm_output || value || heads || query_key || ffn; }
   bool is_random() const {
-    return (residual || norm_output) &&
-           (kind == BasisKind::kHadamard || kind == BasisKind::kRandom);
+    return (residual || norm_output) && (kind == BasisKind::kHadamard ||
+                                         kind == BasisKind::kRandom || kind == BasisKind::kLearned);
+  }
+  // Whether the residual stream's basis is found by calibration.
+  bool finds_residual_basis() const {
+    return residual && (kind == BasisKind::kPrincipal || kind == BasisKind::kLearned);
   }
   bool operator==(const TransformSpec&) const = default;
 };
@@ -71,9 +77,9 @@ struct LayerCenters {
 // by layer.
 class Transformer {
  public:
-  // `principal`: the residual's basis where the spec's kind is kPrincipal.
+  // `found`: the residual's basis where the spec says that calibration finds it.
   Transformer(const ModelConfig& config, const TransformSpec& spec,
-              const std::optional<Orthogonal>& principal = std::nullopt);
+              const std::optional<Orthogonal>& found = std::nullopt);
 
   const OnlineTransforms& online() const { return online_; }
 

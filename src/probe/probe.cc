@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "probe/attribute.h"
-#include "recipe/principal_basis.h"
 #include "recipe/quantize.h"
+#include "recipe/residual_basis.h"
 #include "runtime/simulated_backend.h"
 
 namespace quarot {
@@ -74,12 +74,12 @@ Result<Matrix> run_layers(const Model& model, const Windows& windows, Progress& 
 
 // What is read from a checkpoint and moved into the bases of a recipe, nothing rounded.
 Result<Model> moved_model(const Checkpoint& checkpoint, Recipe recipe, const Windows& windows,
-                          const std::optional<Orthogonal>& principal, Progress& progress) {
+                          const std::optional<Orthogonal>& found, Progress& progress) {
   recipe.weights.bits = recipe.embedding_bits = recipe.head_bits = kFloatBits;
   QUAROT_ASSIGN_OR_RETURN(Model model, load_outer(checkpoint));
   QUAROT_ASSIGN_OR_RETURN(const FinishedLayers layers,
                           quantize_model(recipe, windows, layers_of(checkpoint, model.config),
-                                         model, progress, Device::kCpu, principal));
+                                         model, progress, Device::kCpu, found));
   QUAROT_RETURN_IF_ERROR(complete(model, layers.next));
   return model;
 }
@@ -169,11 +169,13 @@ class Prober {
   Status probe_own(bool all) {
     progress_.stage("loading", 1);
     QUAROT_ASSIGN_OR_RETURN(Model model, load_model(checkpoint_));
-    if (recipe_.uses_principal_basis()) {
-      QUAROT_ASSIGN_OR_RETURN(
-          principal_, principal_basis(recipe_, windows_, layers_of(checkpoint_, model.config),
-                                      model, progress_));
-    }
+    QUAROT_ASSIGN_OR_RETURN(found_,
+                            residual_basis(
+                                recipe_, model.config, windows_,
+                                [&](std::span<const Token> tokens) {
+                                  return Result<Matrix>(embedding_rows(model.embedding, tokens));
+                                },
+                                layers_of(checkpoint_, model.config), progress_));
     progress_.stage(all ? "treating each layer" : "looking at activations", model.config.layers);
     QUAROT_ASSIGN_OR_RETURN(
         logits_, run_layers(model, windows_, progress_,
@@ -217,7 +219,7 @@ class Prober {
     };
     probe.keys = treated(recipe_.precision.keys, kKeyPoint);
     probe.values = treated(recipe_.precision.values, kValuePoint);
-    QUAROT_ASSIGN_OR_RETURN(probe.treatments, try_treatments(model.config, rotation(), principal_,
+    QUAROT_ASSIGN_OR_RETURN(probe.treatments, try_treatments(model.config, rotation(), found_,
                                                              index, layer, calibration, held_out));
     return {};
   }
@@ -230,7 +232,7 @@ class Prober {
 
   Status probe_rotated(bool all) {
     QUAROT_ASSIGN_OR_RETURN(Model model,
-                            moved_model(checkpoint_, recipe_, windows_, principal_, progress_));
+                            moved_model(checkpoint_, recipe_, windows_, found_, progress_));
     QUAROT_RETURN_IF_ERROR(look_at_rotated(model));
     probe_.surface = loudness_.take_surface();
     if (!all) return {};
@@ -276,7 +278,7 @@ class Prober {
       for (const auto flag : flags) recipe.transforms.*flag = false;
       if (recipe.transforms == recipe_.transforms) continue;
       QUAROT_ASSIGN_OR_RETURN(Model model,
-                              moved_model(checkpoint_, recipe, windows_, principal_, progress_));
+                              moved_model(checkpoint_, recipe, windows_, found_, progress_));
       Attribution attribution(model, recipe, attributed_);
       probe_.attribution.push_back(
           {"rotated", "rotation", name, false, attribution.run(Selection::all())});
@@ -291,7 +293,7 @@ class Prober {
   ProbeOptions options_;
   Progress& progress_;
   Probe probe_;
-  std::optional<Orthogonal> principal_;
+  std::optional<Orthogonal> found_;
   Matrix logits_;
   Loudness loudness_{tokenizer_, windows_};
 };

@@ -63,14 +63,14 @@ class SiteTrial {
     held_out_outputs_ = outputs(held_out_, weights());
   }
 
-  Status run(const TransformSpec& rotation, const std::optional<Orthogonal>& principal,
+  Status run(const TransformSpec& rotation, const std::optional<Orthogonal>& found_basis,
              LayerTreatments& found) const {
     TransformSpec after_scale = rotation;  // a rotation that scales can stand before
     after_scale.norm_output |= after_scale.residual;
     after_scale.residual = false;
-    if (after_scale.kind == BasisKind::kPrincipal) after_scale.kind = BasisKind::kHadamard;
+    if (rotation.finds_residual_basis()) after_scale.kind = BasisKind::kHadamard;
     const Transformer plain(config_, {});
-    const Transformer rotated(config_, rotation, principal);
+    const Transformer rotated(config_, rotation, found_basis);
     const Transformer balanced(config_, after_scale);
     const Basis turned = rotated.basis_of(site_, {}, index_);
     check_exactness(rotation.residual, turned, found);
@@ -243,14 +243,14 @@ size_t AlphaSearch::best() const {
 }
 
 Result<LayerTreatments> try_treatments(const ModelConfig& config, const TransformSpec& rotation,
-                                       const std::optional<Orthogonal>& principal, int64_t index,
+                                       const std::optional<Orthogonal>& found_basis, int64_t index,
                                        const Layer& layer, const SiteRows& calibration,
                                        const SiteRows& held_out) {
   LayerTreatments found;
   for (const Space site : kSites) {
     const SiteTrial trial(config, index, site, layer, calibration[site_index(site)],
                           held_out[site_index(site)]);
-    QUAROT_RETURN_IF_ERROR(trial.run(rotation, principal, found));
+    QUAROT_RETURN_IF_ERROR(trial.run(rotation, found_basis, found));
   }
   return found;
 }

@@ -41,7 +41,7 @@ using SiteRows = std::array<Matrix, kSites.size()>;
 // Weights to the nearest without clipping; activations clipped at 0.9 of 4 bits, at nothing of 8.
 // α and GPTQ's Hessian come from `calibration`, errors from `held_out`. `rotation` must rotate.
 Result<LayerTreatments> try_treatments(const ModelConfig& config, const TransformSpec& rotation,
-                                       const std::optional<Orthogonal>& principal, int64_t index,
+                                       const std::optional<Orthogonal>& found_basis, int64_t index,
                                        const Layer& layer, const SiteRows& calibration,
                                        const SiteRows& held_out);
 

@@ -14,6 +14,7 @@
 #include "quant/pack.h"
 #include "quarot/version.h"
 #include "recipe/prepare.h"
+#include "recipe/residual_basis.h"
 #include "text/utf8.h"
 
 namespace quarot {
@@ -145,10 +146,9 @@ class ArtifactWriter {
     QUAROT_ASSIGN_OR_RETURN(config_,
                             parse_config(checkpoint_.config(), checkpoint_.path().string()));
     recipe_ = fitted(recipe_, config_);
-    QUAROT_ASSIGN_OR_RETURN(pipeline_,
-                            LayerPipeline::create(recipe_, config_, progress_, options_.device));
+    QUAROT_RETURN_IF_ERROR(check(recipe_, config_));
     QUAROT_RETURN_IF_ERROR(begin_partial());
-    if (recipe_.calibrates()) QUAROT_RETURN_IF_ERROR(calibrate());
+    QUAROT_RETURN_IF_ERROR(begin_pipeline());
     shards_ = config_.layers + 1;
     progress_.stage("writing layers", shards_);
     for (int64_t i = 0; i < config_.layers; ++i) {
@@ -173,8 +173,7 @@ class ArtifactWriter {
     }
     QUAROT_RETURN_IF_ERROR(check_folder());
     const WeightQuant& w = recipe_.weights;
-    if (recipe_.precision.needs_simulation() || recipe_.leaves_floats() ||
-        recipe_.uses_principal_basis()) {
+    if (recipe_.precision.needs_simulation() || recipe_.leaves_floats()) {
       return error(ErrorCode::kUnsupported,
                    "recipe {}: its quantisers are simulated only and have no form on disk; measure "
                    "it with quarot eval, and write one such as quarot or balanced",
@@ -250,15 +249,24 @@ class ArtifactWriter {
     return write_file_atomically(mark, wanted);
   }
 
-  Status calibrate() {
-    QUAROT_ASSIGN_OR_RETURN(
-        const auto windows,
-        calibration_windows(recipe_, checkpoint_, tokenizer_, options_.calibration, progress_));
+  Status begin_pipeline() {
+    std::vector<std::vector<Token>> windows;
+    if (recipe_.calibrates()) {
+      QUAROT_ASSIGN_OR_RETURN(windows, calibration_windows(recipe_, checkpoint_, tokenizer_,
+                                                           options_.calibration, progress_));
+    }
     for (const std::vector<Token>& window : windows)
       calibration_tokens_ += static_cast<int64_t>(window.size());
-    return pipeline_->begin(windows, [&](std::span<const Token> tokens) {
+    const auto embed = [&](std::span<const Token> tokens) {
       return load_embeddings(checkpoint_.tensors(), config_, tokens);
-    });
+    };
+    QUAROT_ASSIGN_OR_RETURN(
+        const std::optional<Orthogonal> found,
+        residual_basis(recipe_, config_, windows, embed, layers_of(checkpoint_, config_), progress_,
+                       options_.device));
+    QUAROT_ASSIGN_OR_RETURN(
+        pipeline_, LayerPipeline::create(recipe_, config_, progress_, options_.device, found));
+    return pipeline_->begin(windows, embed);
   }
 
   fs::path shard_path(int64_t index) const {

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "quarot/version.h"
-#include "recipe/principal_basis.h"
+#include "recipe/residual_basis.h"
 
 namespace quarot {
 
@@ -108,15 +108,17 @@ Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenize
         windows, calibration_windows(recipe, checkpoint, tokenizer, calibration, progress));
   }
   QUAROT_ASSIGN_OR_RETURN(prepared.model, load_outer(checkpoint));
-  std::optional<Orthogonal> principal;
-  if (prepared.recipe.uses_principal_basis()) {
-    QUAROT_ASSIGN_OR_RETURN(principal,
-                            principal_basis(prepared.recipe, windows, layers_of(checkpoint, config),
-                                            prepared.model, progress, device));
-  }
+  QUAROT_ASSIGN_OR_RETURN(
+      const std::optional<Orthogonal> found,
+      residual_basis(
+          prepared.recipe, config, windows,
+          [&](std::span<const Token> tokens) {
+            return Result<Matrix>(embedding_rows(prepared.model.embedding, tokens));
+          },
+          layers_of(checkpoint, config), progress, device));
   QUAROT_ASSIGN_OR_RETURN(FinishedLayers layers,
                           quantize_model(prepared.recipe, windows, layers_of(checkpoint, config),
-                                         prepared.model, progress, device, principal));
+                                         prepared.model, progress, device, found));
   prepared.next_layer = std::move(layers.next);
   prepared.reports = std::move(layers.reports);
   return prepared;

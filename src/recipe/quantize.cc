@@ -43,19 +43,18 @@ LayerCenters cache_centers(const Recipe& recipe, const LayerStatistics& statisti
 }
 
 LayerPipeline::LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress,
-                             Device device, const std::optional<Orthogonal>& principal)
+                             Device device, const std::optional<Orthogonal>& found)
     : recipe_(recipe),
       config_(config),
-      transformer_(config, recipe.transforms, principal),
+      transformer_(config, recipe.transforms, found),
       progress_(progress),
       device_(device) {}
 
 Result<std::unique_ptr<LayerPipeline>> LayerPipeline::create(
     const Recipe& recipe, const ModelConfig& config, Progress& progress, Device device,
-    const std::optional<Orthogonal>& principal) {
+    const std::optional<Orthogonal>& found) {
   QUAROT_RETURN_IF_ERROR(check(recipe, config));
-  return std::unique_ptr<LayerPipeline>(
-      new LayerPipeline(recipe, config, progress, device, principal));
+  return std::unique_ptr<LayerPipeline>(new LayerPipeline(recipe, config, progress, device, found));
 }
 
 Status LayerPipeline::begin(std::span<const std::vector<Token>> windows, Embed embed) {
@@ -199,9 +198,9 @@ void quantize_tables(const Recipe& recipe, Model& model) {
 Result<FinishedLayers> quantize_model(const Recipe& recipe,
                                       std::span<const std::vector<Token>> windows, NextLayer floats,
                                       Model& model, Progress& progress, Device device,
-                                      const std::optional<Orthogonal>& principal) {
+                                      const std::optional<Orthogonal>& found) {
   QUAROT_ASSIGN_OR_RETURN(std::shared_ptr<LayerPipeline> pipeline,
-                          LayerPipeline::create(recipe, model.config, progress, device, principal));
+                          LayerPipeline::create(recipe, model.config, progress, device, found));
   QUAROT_RETURN_IF_ERROR(pipeline->begin(windows, [&](std::span<const Token> tokens) {
     return Result<Matrix>(embedding_rows(model.embedding, tokens));
   }));

@@ -39,10 +39,10 @@ class LayerPipeline {
  public:
   using Embed = FunctionRef<Result<Matrix>(std::span<const Token>)>;
 
-  // kInvalidArgument where the recipe does not fit the model. `principal`: see Transformer.
+  // kInvalidArgument where the recipe does not fit the model. `found`: see Transformer.
   static Result<std::unique_ptr<LayerPipeline>> create(
       const Recipe& recipe, const ModelConfig& config, Progress& progress,
-      Device device = Device::kCpu, const std::optional<Orthogonal>& principal = std::nullopt);
+      Device device = Device::kCpu, const std::optional<Orthogonal>& found = std::nullopt);
 
   // Before the first layer, where the recipe calibrates: the tokens, and `embed` for their rows of
   // the embedding in the model's own basis.
@@ -58,7 +58,7 @@ class LayerPipeline {
 
  private:
   LayerPipeline(const Recipe& recipe, const ModelConfig& config, Progress& progress, Device device,
-                const std::optional<Orthogonal>& principal);
+                const std::optional<Orthogonal>& found);
   Result<std::unique_ptr<LayerStream>> open_stream(std::span<const std::vector<Token>> windows,
                                                    Embed embed, bool transformed) const;
   // What the float model's activations say of a layer.
@@ -94,11 +94,11 @@ struct FinishedLayers {
 
 // Finishes a model that has everything but its layers, tables rounded, and gives these, finished,
 // as they are asked for: one float layer is in memory at a time. `floats` gives them in the model's
-// own basis. What is given refers to `progress`. `principal`: see Transformer.
+// own basis. What is given refers to `progress`. `found`: see Transformer.
 Result<FinishedLayers> quantize_model(const Recipe& recipe,
                                       std::span<const std::vector<Token>> windows, NextLayer floats,
                                       Model& model, Progress& progress,
                                       Device device = Device::kCpu,
-                                      const std::optional<Orthogonal>& principal = std::nullopt);
+                                      const std::optional<Orthogonal>& found = std::nullopt);
 
 }  // namespace quarot

@@ -393,10 +393,11 @@ Status check(const Recipe& recipe, const ModelConfig& config) {
   }
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.keys, config.head_dim));
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.values, config.head_dim));
-  if (recipe.transforms.norm_output && recipe.transforms.kind == BasisKind::kPrincipal) {
+  if (recipe.transforms.norm_output && (recipe.transforms.kind == BasisKind::kPrincipal ||
+                                        recipe.transforms.kind == BasisKind::kLearned)) {
     return error(ErrorCode::kInvalidArgument,
-                 "principal components are a basis of the residual stream: choose R1 in place of "
-                 "norm, or another basis");
+                 "principal components and learned bases are of the residual stream: choose R1 in "
+                 "place of norm, or another basis");
   }
   if (recipe.leaves_floats()) QUAROT_RETURN_IF_ERROR(check_floats(recipe, config));
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.pages, kPageTokens));

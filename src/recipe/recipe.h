@@ -91,12 +91,10 @@ struct Recipe {
   bool searches_clips() const {
     return precision.activations.enabled() && precision.activations.search_clip;
   }
-  // Whether the residual stream's basis is found by calibration.
-  bool uses_principal_basis() const {
-    return transforms.residual && transforms.kind == BasisKind::kPrincipal;
-  }
   // Whether it needs calibration tokens at all.
-  bool calibrates() const { return uses_statistics() || uses_hessians() || uses_principal_basis(); }
+  bool calibrates() const {
+    return uses_statistics() || uses_hessians() || transforms.finds_residual_basis();
+  }
   // Whether the seed changes anything.
   bool is_random() const {
     return transforms.is_random() || incoherence != Incoherence::kNone || calibrates();

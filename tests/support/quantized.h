@@ -1,8 +1,8 @@
 // A model in memory as a recipe makes it.
 #pragma once
 
-#include "recipe/principal_basis.h"
 #include "recipe/quantize.h"
+#include "recipe/residual_basis.h"
 #include "support/model.h"
 
 namespace quarot::testing {
@@ -18,12 +18,14 @@ inline Model quantized(const Recipe& recipe, const Model& original,
       return Result<Layer>(original.layers[index++]);
     });
   };
-  std::optional<Orthogonal> principal;
-  if (recipe.uses_principal_basis())
-    principal = value_of(principal_basis(recipe, windows, floats(), model, progress, device));
+  const auto embed = [&](std::span<const Token> tokens) {
+    return Result<Matrix>(embedding_rows(model.embedding, tokens));
+  };
+  const auto found =
+      value_of(residual_basis(recipe, model.config, windows, embed, floats(), progress, device));
   expect_ok(complete(
-      model, value_of(quantize_model(recipe, windows, floats(), model, progress, device, principal))
-                 .next));
+      model,
+      value_of(quantize_model(recipe, windows, floats(), model, progress, device, found)).next));
   return model;
 }
 

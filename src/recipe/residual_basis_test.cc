@@ -1,4 +1,4 @@
-#include "recipe/principal_basis.h"
+#include "recipe/residual_basis.h"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class NormRows final : public SiteObserver {
 
 // In the new basis, with the gains folded away, the norms' outputs are uncorrelated over the tokens
 // that it was found on, and their powers fall; the function stays.
-TEST(PrincipalBasis, UncorrelatesTheNormsOutputs) {
+TEST(ResidualBasis, UncorrelatesTheNormsOutputs) {
   const Model model = testing::random_model(testing::config_json(), 3);
   const std::vector<Token> tokens = testing::random_tokens(200, 96, 4);
   Recipe recipe;
