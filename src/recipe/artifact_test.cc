@@ -309,6 +309,38 @@ TEST_F(Artifact, FilesThatItDidNotWriteStay) {
   }
 }
 
+// Found by calibration before the first layer, fused, and found again where a run goes on.
+TEST_F(Artifact, KeepsTheBasisItFound) {
+  QUAROT_NEEDS(data_folder());
+  const auto checkpoint = value_of(open_checkpoint(stories()));
+  const auto tokenizer = value_of(checkpoint->open_tokenizer());
+  for (const BasisKind kind : {BasisKind::kLearned, BasisKind::kPrincipal}) {
+    Recipe recipe = value_of(recipe_by_name("quarot"));
+    recipe.transforms.kind = kind;
+    recipe.calibration_tokens = 256;
+    const fs::path folder = root_ / fmt::format("of-kind-{}", static_cast<int>(kind));
+    const auto write_to = [&](Progress& progress) {
+      return write_artifact(*checkpoint, *tokenizer, recipe, {.pack = true, .calibration = {}},
+                            folder, progress);
+    };
+    StopAfterLayers stop(2);
+    ASSERT_FALSE(write_to(stop).ok());
+    EXPECT_EQ(value_of(write_to(progress_)).resumed_layers, 2);
+    const PreparedModel in_memory =
+        value_of(prepare_model(*checkpoint, *tokenizer, recipe, std::nullopt, progress_));
+    const Model reloaded = testing::load(folder);
+    EXPECT_TRUE(std::ranges::equal(reloaded.embedding.to_matrix().elements(),
+                                   in_memory.model.embedding.to_matrix().elements()));
+    for (size_t l = 0; l < reloaded.layers.size(); ++l) {
+      for (const Role role : kRoles) {
+        EXPECT_TRUE(
+            std::ranges::equal(reloaded.layers[l][role].quantized->values.elements(),
+                               in_memory.model.layers[l][role].quantized->values.elements()));
+      }
+    }
+  }
+}
+
 TEST_F(Artifact, RefusesWhatItCannotDo) {
   QUAROT_NEEDS(data_folder());
   const auto refused = [&](const fs::path& source, const Recipe& recipe, const fs::path& folder,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "support/quantized.h"
 #include "support/synthetic.h"
 
@@ -48,6 +50,41 @@ TEST(ResidualBasis, UncorrelatesTheNormsOutputs) {
     }
   }
   EXPECT_GT(sums(0, 0), 2 * sums(47, 47));
+}
+
+// Of what the norms give in the model's new basis, the mean of ‖·‖₈² over ‖·‖².
+double loudness(const Model& model, const std::vector<Token>& tokens) {
+  SimulatedBackend backend(model, {});
+  NormRows norms;
+  backend.set_observer(&norms);
+  forward(backend, {tokens, {{backend.add_sequence(), 0, std::ssize(tokens), 0}}});
+  double sum = 0;
+  for (const Matrix& rows : norms.seen) {
+    for (int64_t r = 0; r < rows.rows(); ++r) {
+      double squares = 0;
+      double eighths = 0;
+      for (const double x : rows.row(r)) {
+        squares += x * x;
+        eighths += std::pow(x, 8);
+      }
+      sum += std::pow(eighths, 0.25) / squares;
+    }
+  }
+  return sum / static_cast<double>(norms.seen.size() * tokens.size());
+}
+
+TEST(ResidualBasis, LearnsOneInWhichNormsGiveFlatRows) {
+  const Model model = testing::random_model(testing::config_json(), 3);
+  const std::vector<Token> tokens = testing::random_tokens(200, 96, 4);
+  Recipe recipe;
+  recipe.transforms.residual = true;
+  const Model rotated = testing::quantized(recipe, model, {tokens});
+  recipe.transforms.kind = BasisKind::kLearned;
+  const Model learned = testing::quantized(recipe, model, {tokens});
+  EXPECT_LT(testing::relative_error(testing::logits_of(learned, tokens),
+                                    testing::logits_of(model, tokens)),
+            5e-6);
+  EXPECT_LT(loudness(learned, tokens), 0.8 * loudness(rotated, tokens));
 }
 
 }  // namespace
