@@ -122,8 +122,9 @@ Status observe_norms(const ModelConfig& config, std::span<const std::vector<Toke
 
 Result<std::optional<Orthogonal>> residual_basis(const Recipe& recipe, const ModelConfig& config,
                                                  std::span<const std::vector<Token>> windows,
-                                                 LayerPipeline::Embed embed, NextLayer floats,
-                                                 Progress& progress, Device device) {
+                                                 LayerPipeline::Embed embed,
+                                                 const NextLayer& floats, Progress& progress,
+                                                 Device device) {
   if (!recipe.transforms.finds_residual_basis()) return std::optional<Orthogonal>();
   const auto measured = first_windows(windows, recipe.calibration_tokens);
   if (recipe.transforms.kind == BasisKind::kPrincipal) {

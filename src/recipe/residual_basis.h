@@ -24,7 +24,8 @@ namespace quarot {
 // own basis, `embed` tokens' rows of its embedding.
 Result<std::optional<Orthogonal>> residual_basis(const Recipe& recipe, const ModelConfig& config,
                                                  std::span<const std::vector<Token>> windows,
-                                                 LayerPipeline::Embed embed, NextLayer floats,
-                                                 Progress& progress, Device device = Device::kCpu);
+                                                 LayerPipeline::Embed embed,
+                                                 const NextLayer& floats, Progress& progress,
+                                                 Device device = Device::kCpu);
 
 }  // namespace quarot
