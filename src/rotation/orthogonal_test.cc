@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -191,7 +192,8 @@ RC_GTEST_PROP(Orthogonal, EveryWidthWorks, ()) {
   Matrix y(x.view());
   b.apply(y);
   b.apply_transposed(y);
-  RC_ASSERT(largest_difference(x, y) < 1e-5);
+  // A dense factor makes sums of up to n terms, whose round-off grows with its root.
+  RC_ASSERT(largest_difference(x, y) < std::max(1e-5, 5e-7 * std::sqrt(static_cast<double>(n))));
 }
 
 TEST(Orthogonal, ARowDoesNotDependOnItsNeighboursOrTheThreads) {
