@@ -27,6 +27,13 @@ Status check_memory(int64_t bytes, const char* what) {
                what, gigabytes(static_cast<size_t>(bytes)), gigabytes(available), gigabytes(total));
 }
 
+Result<int64_t> total_bytes() {
+  size_t available = 0;
+  size_t total = 0;
+  QUAROT_RETURN_IF_ERROR(check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+  return static_cast<int64_t>(total);
+}
+
 int64_t used_bytes() {
   size_t available = 0;
   size_t total = 0;

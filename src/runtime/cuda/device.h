@@ -19,6 +19,9 @@ Status check_device();
 // kOutOfMemory, with the numbers, unless the GPU has `bytes` free for `what`.
 Status check_memory(int64_t bytes, const char* what);
 
+// Of the GPU's memory, free or not.
+Result<int64_t> total_bytes();
+
 // Taken of the GPU's memory, by whomever; 0 without one.
 int64_t used_bytes();
 

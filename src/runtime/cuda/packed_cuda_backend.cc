@@ -18,6 +18,9 @@ PageLayout layout_of(const ModelConfig& config, const Precision& precision) {
           stored_bits_of(precision.values)};
 }
 
+// So many floats that what follows them is aligned as an allocation is.
+int64_t aligned(int64_t floats) { return (floats + 63) / 64 * 64; }
+
 }  // namespace
 
 PackedCudaBackend::PackedCudaBackend(const ModelConfig& config, const Precision& precision,
@@ -60,9 +63,7 @@ Status PackedCudaBackend::reserve_cache(const Batch& batch) {
   int64_t longest = 0;
   for (const SequenceChunk& chunk : batch.chunks) {
     const int64_t length = chunk.position + chunk.count;
-    QUAROT_ASSIGN_OR_RETURN(const bool moved,
-                            cache_.reserve(chunk.sequence, chunk.position, length, stream()));
-    moved_ = moved_ || moved;
+    QUAROT_RETURN_IF_ERROR(cache_.reserve(chunk.sequence, chunk.position, length, stream()));
     longest = std::max(longest, length);
   }
   std::vector<const PageList*> pages;
@@ -76,24 +77,28 @@ Status PackedCudaBackend::reserve_cache(const Batch& batch) {
 
 // What the operations write, a row a token.
 Status PackedCudaBackend::reserve_rows() {
-  const int64_t count = rows();
-  if (count <= scales_.size()) return {};
   const PackedLayer& layer = model_.layers.front();
-  const int64_t inputs =
-      std::max({layer.qkv.inputs, layer.output.inputs, layer.gate_up.inputs, layer.down.inputs});
-  const int64_t heads = config_.width(Space::kAttentionOutput);
-  const int64_t row_bytes =
-      4 * (config_.hidden + layer.qkv.outputs + heads + layer.gate_up.outputs + 1) + 2 * heads +
-      inputs;
-  QUAROT_RETURN_IF_ERROR(
-      check_memory((count - scales_.size()) * row_bytes, "the buffers of a batch"));
-  QUAROT_RETURN_IF_ERROR(grow(x_, count * config_.hidden));
-  QUAROT_RETURN_IF_ERROR(grow(values_, count * inputs));
-  QUAROT_RETURN_IF_ERROR(grow(qkv_, count * layer.qkv.outputs));
-  QUAROT_RETURN_IF_ERROR(grow(query_, count * heads));
-  QUAROT_RETURN_IF_ERROR(grow(attention_, count * heads));
-  QUAROT_RETURN_IF_ERROR(grow(gate_up_, count * layer.gate_up.outputs));
-  return grow(scales_, count);
+  const int64_t count = rows();
+  const int64_t inputs = count * std::max({layer.qkv.inputs, layer.output.inputs,
+                                           layer.gate_up.inputs, layer.down.inputs});
+  const int64_t hidden = count * config_.hidden;
+  const int64_t qkv = aligned(count * layer.qkv.outputs);
+  const int64_t heads = aligned(count * config_.width(Space::kAttentionOutput));
+  const bool gates = gemm_gates(product(layer.gate_up, nullptr));
+  const int64_t ffn = count * (gates ? config_.ffn : layer.gate_up.outputs);
+  const int64_t floats = std::max(qkv + heads + heads / 2, ffn);
+  const int64_t bytes = 4 * (std::max<int64_t>(hidden - x_.size(), 0) +
+                             std::max<int64_t>(floats - floats_.size(), 0)) +
+                        std::max<int64_t>(inputs - values_.size(), 0);
+  if (bytes > 0) QUAROT_RETURN_IF_ERROR(check_memory(bytes, "the buffers of a batch"));
+  QUAROT_RETURN_IF_ERROR(grow(x_, hidden));
+  QUAROT_RETURN_IF_ERROR(grow(values_, inputs));
+  QUAROT_RETURN_IF_ERROR(grow(scales_, count));
+  QUAROT_RETURN_IF_ERROR(grow(floats_, floats));
+  gate_up_ = qkv_ = floats_.data();
+  attention_ = qkv_ + qkv;
+  query_ = reinterpret_cast<__half*>(attention_ + heads);
+  return {};
 }
 
 Status PackedCudaBackend::reserve_workspaces() {
@@ -299,8 +304,7 @@ void PackedCudaBackend::normalize(int64_t layer, Space site) {
 }
 
 void PackedCudaBackend::project_qkv(int64_t layer) {
-  enqueue(
-      [&] { return multiply(model_.layers[static_cast<size_t>(layer)].qkv, qkv_.data(), false); });
+  enqueue([&] { return multiply(model_.layers[static_cast<size_t>(layer)].qkv, qkv_, false); });
 }
 
 HeadBatch PackedCudaBackend::heads_of(int64_t layer) const {
@@ -310,9 +314,9 @@ HeadBatch PackedCudaBackend::heads_of(int64_t layer) const {
   heads.tokens = static_cast<int>(rows());
   heads.query_heads = static_cast<int>(config_.heads);
   heads.kv_heads = static_cast<int>(config_.kv_heads);
-  heads.q = qkv_.data();
-  heads.k = qkv_.data() + config_.width(Space::kQuery);
-  heads.v = qkv_.data() + config_.width(Space::kQuery) + config_.width(Space::kKey);
+  heads.q = qkv_;
+  heads.k = qkv_ + config_.width(Space::kQuery);
+  heads.v = qkv_ + config_.width(Space::kQuery) + config_.width(Space::kKey);
   heads.q_stride = heads.k_stride = heads.v_stride = weights.qkv.outputs;
   heads.sequences = batch_.chunk_of_row();
   heads.positions = batch_.positions();
@@ -349,8 +353,8 @@ CacheWriter PackedCudaBackend::writer_of(int64_t layer) {
 void PackedCudaBackend::append_cache(int64_t layer) {
   if (appends_late()) return;
   enqueue([&] {
-    return rotate_and_append(heads_of(layer), rotary(), model_.query_key, writer_of(layer),
-                             query_.data(), stream());
+    return rotate_and_append(heads_of(layer), rotary(), model_.query_key, writer_of(layer), query_,
+                             stream());
   });
 }
 
@@ -374,16 +378,15 @@ void PackedCudaBackend::attend(int64_t layer) {
       if (appends_late()) {
         QUAROT_RETURN_IF_ERROR(
             append_and_decode(heads_of(layer), rotary(), model_.query_key, writer_of(layer), cache,
-                              shape, attention_workspace_.data(), attention_.data(), stream()));
+                              shape, attention_workspace_.data(), attention_, stream()));
         continue;
       }
-      QUAROT_RETURN_IF_ERROR(part.decodes()
-                                 ? attention_decode(query_.data() + at, cache, shape,
-                                                    attention_workspace_.data(),
-                                                    attention_.data() + at, stream())
-                                 : attention_prefill(query_.data(), batch_.starts(part.first),
-                                                     static_cast<int>(part.longest), cache, shape,
-                                                     attention_.data(), stream()));
+      QUAROT_RETURN_IF_ERROR(
+          part.decodes()
+              ? attention_decode(query_ + at, cache, shape, attention_workspace_.data(),
+                                 attention_ + at, stream())
+              : attention_prefill(query_, batch_.starts(part.first), static_cast<int>(part.longest),
+                                  cache, shape, attention_, stream()));
     }
     return {};
   });
@@ -392,7 +395,7 @@ void PackedCudaBackend::attend(int64_t layer) {
 RowTask PackedCudaBackend::heads_task() {
   RowTask task;
   task.width = task.x_stride = config_.width(Space::kAttentionOutput);
-  task.x = attention_.data();
+  task.x = attention_;
   return task;
 }
 
@@ -411,19 +414,19 @@ void PackedCudaBackend::project_output(int64_t layer) {
 void PackedCudaBackend::project_gate_up(int64_t layer) {
   enqueue([&] {
     const PackedWeight& weight = model_.layers[static_cast<size_t>(layer)].gate_up;
-    Gemm gating = product(weight, gate_up_.data());
+    Gemm gating = product(weight, gate_up_);
     gating.gated = gated_ = gemm_gates(gating);
-    return gated_ ? gemm(gating, stream()) : multiply(weight, gate_up_.data(), false);
+    return gated_ ? gemm(gating, stream()) : multiply(weight, gate_up_, false);
   });
 }
 
 RowTask PackedCudaBackend::gate_task(bool gated) {
   RowTask task;
   task.width = task.x_stride = config_.ffn;
-  task.x = gate_up_.data();
+  task.x = gate_up_;
   if (!gated) {
     task.source = RowSource::kSwiGlu;
-    task.up = gate_up_.data() + config_.ffn;
+    task.up = gate_up_ + config_.ffn;
     task.x_stride = task.up_stride = 2 * config_.ffn;
   }
   return task;

@@ -98,10 +98,13 @@ class PackedCudaBackend final : public CudaBackend<__half> {
   DeviceArray<float> scales_;   // [rows]
   GemmActivations values_type_ = GemmActivations::kInt8;
   std::optional<Rows> rows_;  // or what the next product quantises
-  DeviceArray<float> qkv_, attention_;
-  DeviceArray<float> gate_up_;  // [rows, 2 · ffn]; or, where the product gates, [rows, ffn]
+  // Attention's and then, when those are done with, the FFN's.
+  DeviceArray<float> floats_;
+  float* qkv_ = nullptr;
+  float* attention_ = nullptr;
+  __half* query_ = nullptr;
+  float* gate_up_ = nullptr;  // [rows, 2 · ffn]; or, where the product gates, [rows, ffn]
   bool gated_ = false;
-  DeviceArray<__half> query_;
   DeviceArray<uint8_t> gemm_workspace_, attention_workspace_;
 
   Graphs graphs_;

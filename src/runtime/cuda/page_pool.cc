@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/cuda/device.h"
+
 namespace quarot::cuda {
 
 namespace {
 
-constexpr int64_t kLeastPages = 32;
+constexpr int64_t kGrowth = 16;  // by at least one in so many pages: growing takes milliseconds
+
+constexpr const char* kWhat = "KV cache";
 
 int64_t page_count(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
@@ -44,17 +48,15 @@ void PagePool::release(int32_t page) {
   }
 }
 
-Result<bool> PagePool::reserve(int sequence, int64_t position, int64_t tokens,
-                               cudaStream_t stream) {
+Status PagePool::reserve(int sequence, int64_t position, int64_t tokens, cudaStream_t stream) {
   PageList& pages = sequences_[static_cast<size_t>(sequence)].pages;
   const auto first = pages.begin() + std::min<int64_t>(position / kPageTokens, std::ssize(pages));
   const auto is_shared = [&](int32_t page) { return sharers_.contains(page); };
   const int64_t missing = std::max<int64_t>(page_count(tokens) - std::ssize(pages), 0);
   const int64_t needed = missing + std::count_if(first, pages.end(), is_shared);
-  const bool moves = needed > std::ssize(free_);
-  if (moves) {
+  if (needed > std::ssize(free_)) {
     const int64_t least = capacity_ + needed - std::ssize(free_);
-    QUAROT_RETURN_IF_ERROR(grow(std::max({least, capacity_ + capacity_ / 4, kLeastPages}), stream));
+    QUAROT_RETURN_IF_ERROR(grow(std::max(least, capacity_ + capacity_ / kGrowth), stream));
   }
   const auto take = [&] {
     const int32_t page = free_.back();
@@ -68,40 +70,47 @@ Result<bool> PagePool::reserve(int sequence, int64_t position, int64_t tokens,
     release(std::exchange(*page, own));
   }
   for (int64_t i = 0; i < missing; ++i) pages.push_back(take());
-  return moves;
+  return {};
 }
 
 // In every layer.
 Status PagePool::copy(int32_t from, int32_t to, cudaStream_t stream) {
-  const auto pitch = static_cast<size_t>(capacity_ * page_bytes_);
-  const auto bytes = static_cast<size_t>(page_bytes_);
-  return check(cudaMemcpy2DAsync(memory_.data() + to * page_bytes_, pitch,
-                                 memory_.data() + from * page_bytes_, pitch, bytes,
-                                 static_cast<size_t>(layers_), cudaMemcpyDeviceToDevice, stream),
-               "KV cache");
+  for (const GrowingMemory& pool : pools_) {
+    QUAROT_RETURN_IF_ERROR(
+        check(cudaMemcpyAsync(pool.data() + to * page_bytes_, pool.data() + from * page_bytes_,
+                              static_cast<size_t>(page_bytes_), cudaMemcpyDeviceToDevice, stream),
+              kWhat));
+  }
+  return {};
 }
 
 Status PagePool::grow(int64_t pages, cudaStream_t stream) {
-  QUAROT_ASSIGN_OR_RETURN(DeviceArray<uint8_t> grown,
-                          DeviceArray<uint8_t>::make(layers_ * pages * page_bytes_, "KV cache"));
-  QUAROT_RETURN_IF_ERROR(check(
-      cudaMemsetAsync(grown.data(), 0, static_cast<size_t>(grown.bytes()), stream), "KV cache"));
-  const auto old_bytes = static_cast<size_t>(capacity_ * page_bytes_);
-  if (old_bytes > 0) {
-    QUAROT_RETURN_IF_ERROR(
-        check(cudaMemcpy2DAsync(grown.data(), static_cast<size_t>(pages * page_bytes_),
-                                memory_.data(), old_bytes, old_bytes, static_cast<size_t>(layers_),
-                                cudaMemcpyDeviceToDevice, stream),
-              "KV cache"));
+  if (pools_.empty()) {
+    QUAROT_ASSIGN_OR_RETURN(const int64_t all, total_bytes());
+    std::vector<GrowingMemory> pools(static_cast<size_t>(layers_));
+    for (GrowingMemory& pool : pools) {
+      QUAROT_ASSIGN_OR_RETURN(pool, GrowingMemory::reserve(all / layers_, kWhat));
+    }
+    pools_ = std::move(pools);
   }
-  QUAROT_RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "KV cache"));
-  memory_ = std::move(grown);
+  const int64_t unit = pools_.front().granularity();
+  const int64_t bytes = (pages * page_bytes_ + unit - 1) / unit * unit;
+  QUAROT_RETURN_IF_ERROR(check_memory((bytes - pools_.back().bytes()) * layers_, kWhat));
+  for (GrowingMemory& pool : pools_) {
+    const int64_t before = pool.bytes();
+    QUAROT_RETURN_IF_ERROR(pool.grow(bytes, kWhat));
+    QUAROT_RETURN_IF_ERROR(
+        check(cudaMemsetAsync(pool.data() + before, 0, static_cast<size_t>(pool.bytes() - before),
+                              stream),
+              kWhat));
+  }
   PageList added;  // the lowest last: it is taken first
-  for (int64_t page = pages - 1; page >= capacity_; --page) {
+  const int64_t capacity = bytes / page_bytes_;
+  for (int64_t page = capacity - 1; page >= capacity_; --page) {
     added.push_back(static_cast<int32_t>(page));
   }
   free_.insert(free_.begin(), added.begin(), added.end());
-  capacity_ = pages;
+  capacity_ = capacity;
   return {};
 }
 

@@ -1,6 +1,6 @@
 // The pages of the quantised KV cache on the GPU: one pool a layer
 // (kernels/cuda/attention/kv_page.h), the same page numbers in all of them, handed to sequences as
-// they grow.
+// they grow. A pool grows where it stands.
 #pragma once
 
 #include <unordered_map>
@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/attention/kv_page.h"
 #include "runtime/cuda/batch.h"
-#include "runtime/cuda/device.h"
+#include "runtime/cuda/growing_memory.h"
 
 namespace quarot::cuda {
 
@@ -24,14 +24,14 @@ class PagePool {
   void drop_sequence(int sequence);
 
   // Pages for the sequence's first `tokens` tokens, its own from the one that holds `position` on.
-  // True: the memory of all pages moved, after what `stream` holds was done.
-  Result<bool> reserve(int sequence, int64_t position, int64_t tokens, cudaStream_t stream);
+  Status reserve(int sequence, int64_t position, int64_t tokens, cudaStream_t stream);
   const PageList& pages(int sequence) const {
     return sequences_[static_cast<size_t>(sequence)].pages;
   }
 
-  uint8_t* layer(int64_t index) { return memory_.data() + index * capacity_ * page_bytes_; }
-  int64_t bytes() const { return memory_.bytes(); }
+  // The same from the first reserve() on.
+  uint8_t* layer(int64_t index) { return pools_[static_cast<size_t>(index)].data(); }
+  int64_t bytes() const { return pools_.empty() ? 0 : layers_ * pools_.back().bytes(); }
 
  private:
   struct Sequence {
@@ -45,8 +45,8 @@ class PagePool {
   PageLayout layout_;
   int64_t layers_;
   int64_t page_bytes_;
-  DeviceArray<uint8_t> memory_;  // [layer][page]
-  int64_t capacity_ = 0;         // pages
+  std::vector<GrowingMemory> pools_;  // [layer]
+  int64_t capacity_ = 0;              // pages
   PageList free_;
   std::unordered_map<int32_t, int> sharers_;  // sequences that hold a page beside the first
   std::vector<Sequence> sequences_;

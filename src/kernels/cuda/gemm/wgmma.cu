@@ -1,6 +1,7 @@
 // Launches the Hopper kernels: which one, its grid, and the tensor maps of its operands.
 #include <algorithm>
 
+#include "kernels/cuda/driver.h"
 #include "kernels/cuda/gemm/dispatch.cuh"
 #include "kernels/cuda/gemm/launch.h"
 #include "kernels/cuda/gemm/wgmma_kernel.cuh"
@@ -15,18 +16,9 @@ constexpr int kGroupTokens = 1024;  // whose tiles run side by side, for L2's sa
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-Result<Encode> encode_function() {
-  static void* const function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult outcome{};
-    const bool ok = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
-                                                     cudaEnableDefault, &outcome) == cudaSuccess;
-    return ok && outcome == cudaDriverEntryPointSuccess ? found : nullptr;
-  }();
-  if (function == nullptr) {
-    return error(ErrorCode::kUnsupported, "gemm: the driver has no cuTensorMapEncodeTiled");
-  }
-  return reinterpret_cast<Encode>(function);
+const Result<Encode>& encode_function() {
+  static const Result<Encode> function = driver_function<Encode>("cuTensorMapEncodeTiled");
+  return function;
 }
 
 // A row-major matrix of `columns` elements a row, copied in boxes; beyond its edges come zeros.
