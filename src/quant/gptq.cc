@@ -239,11 +239,7 @@ Status check(const WeightQuant& q, const GptqOptions& options, ConstMatrixRef we
     return error(ErrorCode::kInvalidArgument,
                  "GPTQ: weights of {} bits are not rounded; choose 2 to 8", q.bits);
   }
-  if (options.block < 1 || !(options.damp >= 0 && options.damp <= kLargestDamp)) {
-    return error(ErrorCode::kInvalidArgument,
-                 "GPTQ: blocks of {} columns, damping {}; choose at least 1 column and 0 to {}",
-                 options.block, options.damp, kLargestDamp);
-  }
+  QUAROT_RETURN_IF_ERROR(check(options));
   if (hessian.matrix().rows() != weight.cols()) {
     return error(ErrorCode::kInvalidArgument, "GPTQ: a weight of {} inputs with a Hessian of {}",
                  weight.cols(), hessian.matrix().rows());
@@ -265,6 +261,13 @@ Status check(const WeightQuant& q, const GptqOptions& options, ConstMatrixRef we
 }
 
 }  // namespace
+
+Status check(const GptqOptions& options) {
+  if (options.block >= 1 && options.damp >= 0 && options.damp <= kLargestDamp) return {};
+  return error(ErrorCode::kInvalidArgument,
+               "GPTQ: blocks of {} columns, damping {}; choose at least 1 column and 0 to {}",
+               options.block, options.damp, kLargestDamp);
+}
 
 Result<QuantizedWeight> gptq(const WeightQuant& q, const GptqOptions& options,
                              ConstMatrixRef weight, const Hessian& hessian, GptqReport* report) {

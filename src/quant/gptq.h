@@ -13,6 +13,9 @@ struct GptqOptions {
   bool act_order = false;  // columns by decreasing diagonal; with groups: static groups
 };
 
+// kInvalidArgument for blocks of no column and damping that is negative or senselessly large.
+Status check(const GptqOptions& options);
+
 struct GptqReport {
   float damp_used = 0;
   int64_t dead_columns = 0;  // inputs that were always zero: their weights become 0

@@ -265,8 +265,10 @@ Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where
   nlohmann::json known = Recipe();
   known["base"] = "";
   QUAROT_RETURN_IF_ERROR(fields.check_names(known, "a recipe"));
-  QUAROT_ASSIGN_OR_RETURN(const std::string name, fields.optional<std::string>("name", "float"));
-  QUAROT_ASSIGN_OR_RETURN(const std::string base, fields.optional<std::string>("base", name));
+  QUAROT_ASSIGN_OR_RETURN(const auto given_base, fields.optional<std::string>("base"));
+  QUAROT_ASSIGN_OR_RETURN(const std::string name,
+                          fields.optional<std::string>("name", given_base.value_or("float")));
+  const std::string base = given_base.value_or(name);
   Result<Recipe> found = recipe_by_name(base);
   if (!found.ok() && fields.has("base")) return found.error().with_context(where);
   Recipe recipe = found.ok() ? *std::move(found) : Recipe();
@@ -400,6 +402,14 @@ Status check(const Recipe& recipe, const ModelConfig& config) {
                  "place of norm, or another basis");
   }
   if (recipe.leaves_floats()) QUAROT_RETURN_IF_ERROR(check_floats(recipe, config));
+  if (recipe.uses_gptq()) {
+    QUAROT_RETURN_IF_ERROR(check(recipe.gptq));
+    if (recipe.clip_by_outputs) {
+      return error(ErrorCode::kInvalidArgument,
+                   "w_clip_by_outputs is for rounding to the nearest: choose w_method rtn, or "
+                   "another w_clip");
+    }
+  }
   QUAROT_RETURN_IF_ERROR(check(recipe.precision.pages, kPageTokens));
   if (recipe.precision.pages.keys_before_rope &&
       (recipe.transforms.query_key || recipe.center != Centering::kNone)) {

@@ -139,6 +139,7 @@ TEST(Recipe, JsonStandsOverItsBase) {
   EXPECT_TRUE(based.transforms.norm_output && based.transforms.ffn);  // as the base has them
   EXPECT_FALSE(based.transforms.heads);
   EXPECT_EQ(based.transforms.seed, 3U);
+  EXPECT_EQ(parse({{"base", "balanced"}, {"a_bits", 8}}).name, "balanced");
   const Recipe unknown_name = parse({{"name", "mine"}, {"k_bits", 4}});
   EXPECT_EQ(bits_label(unknown_name), "W16A16K4V16");
 }
@@ -278,6 +279,8 @@ TEST(CheckRecipe, NamesWhatDoesNotFit) {
   refused({{"kv_recent", 31}}, "multiple of 32");
   refused({{"k_before_rope", true}}, "R3");
   refused({{"calibration_tokens", 0}}, "calibration_tokens");
+  refused({{"w_method", "gptq"}, {"gptq_damp", -1}}, "damping -1");
+  refused({{"w_method", "gptq"}, {"w_clip_by_outputs", true}}, "rounding to the nearest");
 }
 
 }  // namespace
