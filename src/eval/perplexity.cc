@@ -165,6 +165,9 @@ Error not_finite() {
                "the model's predictions are no finite numbers: is one of its weights damaged?");
 }
 
+// How many losses of a window the llama.cpp protocol counts.
+int64_t second_half(int64_t window) { return std::max<int64_t>(window - 1 - window / 2, 1); }
+
 Status check_options(const PerplexityOptions& options, std::optional<Token> bos) {
   if (options.window < 2) {
     return error(ErrorCode::kInvalidArgument, "a window of {} tokens, expected 2 or more",
@@ -203,7 +206,7 @@ std::string describe(const PerplexityOptions& options) {
                          options.stride, bos);
     case Protocol::kLlamaCpp:
       return fmt::format("llama.cpp: windows of {}, the last {} losses of each", options.window,
-                         options.window - 1 - options.window / 2);
+                         second_half(options.window));
   }
   return {};
 }
@@ -233,7 +236,7 @@ Result<std::vector<EvalWindow>> cut_windows(std::span<const Token> text,
     if (options.protocol == Protocol::kStrided && begin > 0) window.scored = advance;
     if (options.protocol == Protocol::kLlamaCpp) {
       window.tokens[0] = *bos;
-      window.scored = std::max<int64_t>(body - 1 - body / 2, 1);
+      window.scored = second_half(body);
     }
     windows.push_back(std::move(window));
   }

@@ -81,6 +81,8 @@ TEST(CutWindows, LlamaCppScoresTheSecondHalf) {
   EXPECT_EQ(windows[1].tokens, (std::vector<Token>{kBos, 9, 10, 11, 12, 13, 14, 15}));
   EXPECT_EQ(scored(windows[1]), (std::vector<Token>{13, 14, 15}));
   EXPECT_NE(describe(options_of(Protocol::kLlamaCpp, 8)).find("last 3 losses"), std::string::npos);
+  EXPECT_EQ(cut(20, options_of(Protocol::kLlamaCpp, 2))[0].scored, 1);
+  EXPECT_NE(describe(options_of(Protocol::kLlamaCpp, 2)).find("last 1 losses"), std::string::npos);
 }
 
 TEST(CutWindows, AShortTextIsOneShortWindow) {
