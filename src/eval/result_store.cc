@@ -55,13 +55,14 @@ Result<std::optional<json>> ResultStore::find(const ResultKey& key) const {
   const fs::path file = path(key);
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return std::optional<json>();
-  QUAROT_ASSIGN_OR_RETURN(const json record, read_json_file(file));
-  const bool whole = record.is_object() && record.contains("result") && record.contains("key");
-  if (!whole || text_of(record["key"]) != text_of(key)) {
+  const Result<json> record = read_json_file(file);
+  if (!record.ok()) return record.error().with_context("a stored result cannot be read; remove it");
+  const bool whole = record->is_object() && record->contains("result") && record->contains("key");
+  if (!whole || text_of((*record)["key"]) != text_of(key)) {
     return error(ErrorCode::kCorrupt, "{}: not the result that its name says; remove the file",
                  file.string());
   }
-  return std::optional<json>(record["result"]);
+  return std::optional<json>((*record)["result"]);
 }
 
 Status ResultStore::keep(const ResultKey& key, const json& result) const {

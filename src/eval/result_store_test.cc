@@ -83,6 +83,7 @@ TEST_F(ResultStoreTest, RefusesAFileThatIsNotWhatItsNameSays) {
     EXPECT_EQ(found.error().code(), ErrorCode::kCorrupt);
     EXPECT_NE(found.error().message().find(folder_.string()), std::string::npos);
   }
+    EXPECT_NE(found.error().message().find("remove"), std::string::npos) << found.error().message();
 }
 
 TEST_F(ResultStoreTest, KeepsNoInfinity) {
