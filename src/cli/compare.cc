@@ -152,7 +152,7 @@ class Comparer {
 
   Status choose_measures() {
     const OpenModel& first = entries_.front().open;
-    QUAROT_ASSIGN_OR_RETURN(wanted_.windows, options_.text.windows(*first.tokenizer));
+    QUAROT_ASSIGN_OR_RETURN(wanted_.windows, options_.text.windows(first));
     QUAROT_ASSIGN_OR_RETURN(wanted_.tasks, options_.tasks.open(first));
     for (size_t i = 1; i < entries_.size(); ++i)
       QUAROT_RETURN_IF_ERROR(check_same_model(entries_.front(), entries_[i]));
@@ -169,7 +169,7 @@ class Comparer {
   Status check_same_model(const Entry& first, const Entry& other) const {
     if (!same_shape(first.config, other.config))
       return not_one_model(first, other, "of different shapes");
-    QUAROT_ASSIGN_OR_RETURN(const auto windows, options_.text.windows(*other.open.tokenizer));
+    QUAROT_ASSIGN_OR_RETURN(const auto windows, options_.text.windows(other.open));
     QUAROT_ASSIGN_OR_RETURN(const auto tasks, options_.tasks.open(other.open));
     if (windows != wanted_.windows ||
         !std::ranges::equal(tasks, wanted_.tasks, {}, &Task::items, &Task::items)) {

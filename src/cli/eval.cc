@@ -39,8 +39,7 @@ Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
   QUAROT_RETURN_IF_ERROR(options.common.apply(true));
   QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());
   QUAROT_ASSIGN_OR_RETURN(OpenModel open, open_model(options.model.path));
-  QUAROT_ASSIGN_OR_RETURN(const std::vector<EvalWindow> windows,
-                          options.text.windows(*open.tokenizer));
+  QUAROT_ASSIGN_OR_RETURN(const std::vector<EvalWindow> windows, options.text.windows(open));
   Outcome outcome;
   QUAROT_ASSIGN_OR_RETURN(outcome.tasks, options.tasks.open(open));
 

@@ -73,7 +73,7 @@ class Studier {
   Status begin() {
     const Checkpoint& checkpoint = *model_.checkpoint;
     QUAROT_ASSIGN_OR_RETURN(config_, parse_config(checkpoint.config(), checkpoint.path().string()));
-    QUAROT_ASSIGN_OR_RETURN(windows_, options_.text.windows(*model_.tokenizer));
+    QUAROT_ASSIGN_OR_RETURN(windows_, options_.text.windows(model_));
     QUAROT_ASSIGN_OR_RETURN(tasks_, options_.tasks.open(model_));
     QUAROT_ASSIGN_OR_RETURN(store_, ResultStore::open(options_.results));
     QUAROT_ASSIGN_OR_RETURN(model_hash_, model_hash(checkpoint));

@@ -33,8 +33,12 @@ Status TextInput::apply() {
   return {};
 }
 
-Result<std::vector<EvalWindow>> TextInput::windows(const Tokenizer& tokenizer) const {
+Result<std::vector<EvalWindow>> TextInput::windows(const OpenModel& model) const {
   if (path.empty()) return std::vector<EvalWindow>();
+  const Tokenizer& tokenizer = *model.tokenizer;
+  const Checkpoint& checkpoint = *model.checkpoint;
+  QUAROT_ASSIGN_OR_RETURN(const ModelConfig config,
+                          parse_config(checkpoint.config(), checkpoint.path().string()));
   QUAROT_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
   std::vector<Token> tokens = tokenizer.encode(text);
   const std::optional<Token> bos = tokenizer.bos();
@@ -42,6 +46,11 @@ Result<std::vector<EvalWindow>> TextInput::windows(const Tokenizer& tokenizer) c
   if (leads) tokens.insert(tokens.begin(), *bos);
   Result<std::vector<EvalWindow>> windows = cut_windows(tokens, perplexity, bos);
   if (!windows.ok()) return windows.error().with_context(path);
+  if (std::ssize(windows->front().tokens) > config.max_positions) {
+    return error(ErrorCode::kInvalidArgument,
+                 "windows of {} tokens, but the model's context is {}: choose --window {} or less",
+                 windows->front().tokens.size(), config.max_positions, config.max_positions);
+  }
   return windows;
 }
 

@@ -20,8 +20,9 @@ struct TextInput {
   // Usage with neither --text nor --tasks is wrong.
   void require(CLI::App& command, const TaskInput& tasks) const;
   Status apply();  // completes `perplexity`; kInvalidArgument for an unknown protocol
-  // None without --text.
-  Result<std::vector<EvalWindow>> windows(const Tokenizer& tokenizer) const;
+  // None without --text. kInvalidArgument for windows beyond the model's context, where what it
+  // predicts means little.
+  Result<std::vector<EvalWindow>> windows(const OpenModel& model) const;
 };
 
 }  // namespace quarot::cli
