@@ -87,15 +87,14 @@ std::string accuracy_table(const Comparison& comparison, const Rows& names) {
     std::vector<std::string> cells;
     if (text) {
       const PerplexityResult& result = *row.perplexity;
-      cells = {fmt::format("{:.2f}", result.perplexity),
-               fmt::format("{:.2f}", result.standard_error),
+      cells = {fmt::format("{:.2f}", result.perplexity), uncertainty(result.standard_error, 2),
                fmt::format("{:.4f}", result.against->kl),
-               fmt::format("{:.4f}", result.against->kl_standard_error),
+               uncertainty(result.against->kl_standard_error, 4),
                fmt::format("{:.1f} %", 100 * result.against->top1_agreement)};
     }
     for (const TaskResult& task : row.tasks) {
       cells.push_back(fmt::format("{:.1f} %", 100 * task.acc));
-      cells.push_back(fmt::format("{:.1f}", 100 * task.standard_error));
+      cells.push_back(uncertainty(100 * task.standard_error, 1));
     }
     table.add(names.cells(i, cells));
   }
@@ -137,8 +136,7 @@ std::string ranking_table(const Comparison& comparison, const Rows& names) {
     if (place > 0) {
       const Estimate gap = loss_difference(row, rows[order[place - 1]]);
       cells.push_back(fmt::format("{:+.4f}", gap.mean));
-      const bool known = row.measured.perplexity->nll.size() > 1;
-      cells.push_back(known ? fmt::format("{:.4f}", gap.standard_error) : "unknown");
+      cells.push_back(uncertainty(gap.standard_error, 4));
     }
     table.add(names.cells(order[place], cells));
   }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "cli/common.h"
+#include "cli/table.h"
 #include "eval/result_json.h"
 
 namespace quarot::cli {
@@ -33,7 +34,7 @@ Result<std::vector<Task>> TaskInput::open(const OpenModel& model) const {
 
 std::string describe(const TaskResult& result) {
   std::string text =
-      fmt::format("{:.2f} % ± {:.2f}", 100 * result.acc, 100 * result.standard_error);
+      fmt::format("{:.2f} % ± {}", 100 * result.acc, uncertainty(100 * result.standard_error, 2));
   if (result.acc_norm) text += fmt::format(", {:.2f} % by character", 100 * *result.acc_norm);
   if (result.ppl) text += fmt::format(", perplexity {:.2f}", *result.ppl);
   return text;

@@ -46,16 +46,15 @@ Result<std::vector<EvalWindow>> cut_windows(std::span<const Token> text,
 std::string describe(const PerplexityOptions& options);
 
 struct PerplexityResult {
-  std::vector<double> nll;  // mean loss of each window, nats a token
-  int64_t tokens = 0;       // losses in all
-  double perplexity = 0;    // exp of the mean loss over all tokens
-  double standard_error =
-      0;  // of the perplexity, from the spread of the windows' means; 0 for one window
+  std::vector<double> nll;    // mean loss of each window, nats a token
+  int64_t tokens = 0;         // losses in all
+  double perplexity = 0;      // exp of the mean loss over all tokens
+  double standard_error = 0;  // of it, from the spread of the windows' means; NaN for one window
 
   // Against a reference model, where one was given: means over all scored tokens.
   struct Divergence {
     double kl = 0;                 // KL(reference ‖ model), nats a token
-    double kl_standard_error = 0;  // from the spread of the windows' means
+    double kl_standard_error = 0;  // from the spread of the windows' means; NaN for one
     double top1_agreement = 0;     // share of tokens where both rank the same token first
   };
   std::optional<Divergence> against;

@@ -9,11 +9,11 @@
 namespace quarot {
 
 // {"perplexity", "standard_error", "nll", "tokens", "windows"}, and "against" where a reference
-// was.
+// was; standard errors that are unknown, as of one window, are null.
 void to_json(nlohmann::json& json, const PerplexityResult& result);
 
 // {"acc", "acc_norm", "ppl", "items", "standard_error", "correct"}; null is what this kind of task
-// does not have.
+// does not have, and the standard error of one item.
 void to_json(nlohmann::json& json, const TaskResult& result);
 
 // Read back, equal to what was written; kCorrupt, naming `where`, for anything else.

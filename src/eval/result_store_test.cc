@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <fstream>
 #include <limits>
 
@@ -82,8 +83,8 @@ TEST_F(ResultStoreTest, RefusesAFileThatIsNotWhatItsNameSays) {
     ASSERT_FALSE(found.ok()) << contents;
     EXPECT_EQ(found.error().code(), ErrorCode::kCorrupt);
     EXPECT_NE(found.error().message().find(folder_.string()), std::string::npos);
-  }
     EXPECT_NE(found.error().message().find("remove"), std::string::npos) << found.error().message();
+  }
 }
 
 TEST_F(ResultStoreTest, KeepsNoInfinity) {
@@ -109,6 +110,12 @@ TEST(ResultJson, ReadsBackWhatItWrote) {
   perplexity.against = {0.01, 0.02, 0.9};
   const json written = perplexity;
   EXPECT_EQ(json(value_of(parse_perplexity(json::parse(written.dump()), "x"))), written);
+
+  perplexity.standard_error = perplexity.against->kl_standard_error =
+      std::numeric_limits<double>::quiet_NaN();  // one window: unknown
+  EXPECT_TRUE(json(perplexity)["standard_error"].is_null());
+  const PerplexityResult read = value_of(parse_perplexity(perplexity, "x"));
+  EXPECT_TRUE(std::isnan(read.standard_error) && std::isnan(read.against->kl_standard_error));
 
   TaskResult task{{1, 0, 1}, 2.0 / 3, 0.3, 0.5, std::nullopt};
   EXPECT_EQ(json(value_of(parse_task_result(task, "x"))), json(task));

@@ -2,6 +2,7 @@
 
 #include <cassert>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace quarot {
@@ -17,7 +18,7 @@ double mean_of(std::span<const double> values) {
 }  // namespace
 
 double standard_deviation(std::span<const double> values) {
-  if (values.size() < 2) return 0;
+  if (values.size() < 2) return std::numeric_limits<double>::quiet_NaN();
   const double mean = mean_of(values);
   double squares = 0;
   for (const double v : values) squares += (v - mean) * (v - mean);
@@ -25,7 +26,7 @@ double standard_deviation(std::span<const double> values) {
 }
 
 Estimate estimate(std::span<const double> values) {
-  if (values.empty()) return {};
+  if (values.empty()) return {0, standard_deviation(values)};
   return {mean_of(values),
           standard_deviation(values) / std::sqrt(static_cast<double>(values.size()))};
 }

@@ -7,13 +7,13 @@ namespace quarot {
 
 struct Estimate {
   double mean = 0;
-  double standard_error = 0;  // 0 for fewer than two values
+  double standard_error = 0;  // NaN, unknown, for fewer than two values
 };
 
 // The mean of the values, each counting alike.
 Estimate estimate(std::span<const double> values);
 
-// The spread of the values themselves, √(Σ(x − mean)²/(n − 1)); 0 for fewer than two.
+// The spread of the values themselves, √(Σ(x − mean)²/(n − 1)); NaN for fewer than two.
 double standard_deviation(std::span<const double> values);
 
 // The mean of a[i] − b[i]: two models on the same windows or items. What makes one window harder

@@ -20,8 +20,9 @@ TEST(Statistics, OfFewerThanTwo) {
   EXPECT_EQ(estimate({}).mean, 0);
   const std::vector<double> one = {4};
   EXPECT_EQ(estimate(one).mean, 4);
-  EXPECT_EQ(estimate(one).standard_error, 0);
-  EXPECT_EQ(standard_deviation(one), 0);
+  EXPECT_TRUE(std::isnan(estimate(one).standard_error));
+  EXPECT_TRUE(std::isnan(estimate({}).standard_error));
+  EXPECT_TRUE(std::isnan(standard_deviation(one)));
 }
 
 // Differences 1, 2, 3, 2: mean 2, Σ(x − 2)² = 2, error √(2/3/4). Apart, the errors are 12.9.

@@ -52,7 +52,7 @@ Result<std::vector<std::vector<ContinuationScore>>> score_items(
 struct TaskResult {
   std::vector<double> correct;  // 1 or 0 for each item
   double acc = 0;               // their mean: the likeliest choice is right, or greedy decoding is
-  double standard_error = 0;    // of acc
+  double standard_error = 0;    // of acc; NaN for one item
   std::optional<double> acc_norm;  // of choices: the same by log-likelihood a character
   std::optional<double> ppl;       // without choices: exp of the mean loss of a continuation
 };
