@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "cli/common.h"
+#include "cli/table.h"
 #include "cli/text_input.h"
 #include "eval/result_json.h"
 
@@ -127,23 +128,23 @@ void line(std::string_view name, const std::string& value) {
 
 void print(const PerplexityResult& result) {
   line("perplexity", bold(fmt::format("{:.4f}", result.perplexity)) +
-                         fmt::format(" ± {:.4f}", result.standard_error));
+                         fmt::format(" ± {}", uncertainty(result.standard_error, 4)));
   if (!result.against) return;
-  line("KL to float", fmt::format("{:.5f} ± {:.5f} nats a token", result.against->kl,
-                                  result.against->kl_standard_error));
+  line("KL to float", fmt::format("{:.5f} ± {} nats a token", result.against->kl,
+                                  uncertainty(result.against->kl_standard_error, 5)));
   line("top-1 agrees", fmt::format("{:.2f} %", 100 * result.against->top1_agreement));
 }
 
 void print(const EvalOptions& options, const Outcome& outcome) {
   if (outcome.perplexity) print(*outcome.perplexity);
   for (size_t i = 0; i < outcome.tasks.size(); ++i) {
-    line(outcome.tasks[i].name + "  ",
+    line(one_line(outcome.tasks[i].name) + "  ",
          fmt::format("{}, {} items", describe(outcome.task_results[i]),
                      outcome.tasks[i].items.size()));
   }
-  line("recipe", fmt::format("{} ({}), {}", outcome.recipe.name, bits_label(outcome.recipe),
-                             execution_name(outcome.execution)));
-  if (!outcome.calibration.empty()) line("calibration", outcome.calibration);
+  line("recipe", fmt::format("{} ({}), {}", one_line(outcome.recipe.name),
+                             bits_label(outcome.recipe), execution_name(outcome.execution)));
+  if (!outcome.calibration.empty()) line("calibration", one_line(outcome.calibration));
   const auto print_chosen = [&](std::string_view name, auto chosen) {
     for (const Space site : kSites) {
       line(name, fmt::format("{:.2f} at the {}", fmt::join(chosen_at(site, outcome, chosen), " "),
@@ -155,7 +156,7 @@ void print(const EvalOptions& options, const Outcome& outcome) {
   if (outcome.perplexity) {
     line("protocol", describe(options.text.perplexity));
     line("tokens", fmt::format("{} in {} windows of {}", outcome.perplexity->tokens,
-                               outcome.perplexity->nll.size(), options.text.path));
+                               outcome.perplexity->nll.size(), one_line(options.text.path)));
   }
   if (!outcome.calibration.empty()) {
     const LayerSeconds seconds = preparing(outcome);

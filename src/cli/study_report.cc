@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "cli/common.h"
 #include "cli/table.h"
 #include "cli/task_input.h"
 #include "eval/result_json.h"
@@ -122,7 +123,7 @@ class Columns {
     }
     const auto add = [&](const Estimate& e, int digits, double unit = 1) {
       cells.push_back(fmt::format("{:.{}f}", unit * e.mean, digits));
-      cells.push_back(fmt::format("{:.{}f}", unit * e.standard_error, digits));
+      cells.push_back(uncertainty(unit * e.standard_error, digits));
     };
     if (text_) {
       add(over_seeds(row, perplexity), 3);
@@ -160,8 +161,8 @@ std::string best_row(const std::vector<Row>& rows) {
   const auto loss = [](const Row* row) { return estimate(losses(*row)).mean; };
   std::ranges::partial_sort(quantised, quantised.begin() + 2, {}, loss);
   const Estimate gain = loss_difference(*quantised[0], *quantised[1]);
-  return fmt::format("lowest loss: {}, {:+.4f} ± {:.4f} nats a token from {}", quantised[0]->label,
-                     gain.mean, gain.standard_error, quantised[1]->label);
+  return fmt::format("lowest loss: {}, {:+.4f} ± {} nats a token from {}", quantised[0]->label,
+                     gain.mean, uncertainty(gain.standard_error, 4), quantised[1]->label);
 }
 
 std::vector<std::string> footnotes(const StudyOutcome& outcome, const StudyContext& context) {
@@ -251,7 +252,7 @@ std::string to_text(const StudyOutcome& outcome, const StudyContext& context, St
                          ? fmt::format("### {}\n\n{}\n", outcome.table->title, table.markdown())
                          : fmt::format("{}\n{}", outcome.table->title, table.text());
   for (const std::string& note : footnotes(outcome, context)) {
-    text += (markdown ? "- " : "") + note + "\n";
+    text += (markdown ? "- " : "") + one_line(note) + "\n";
   }
   return text;
 }

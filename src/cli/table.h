@@ -1,4 +1,5 @@
-// Tables: aligned for a terminal, a pipe and a Markdown code block; as Markdown; as CSV.
+// Tables: aligned for a terminal, a pipe and a Markdown code block; as Markdown; as CSV. Control
+// characters of a name are shown, see one_line().
 #pragma once
 
 #include <string>
@@ -22,5 +23,8 @@ class Table {
   std::vector<bool> left_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+// What stands after ±: "unknown" where it is NaN, as of one window.
+std::string uncertainty(double standard_error, int digits);
 
 }  // namespace quarot::cli

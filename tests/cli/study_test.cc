@@ -50,10 +50,15 @@ class StudyTest : public ::testing::Test {
   }
   Arguments study(const std::string& table, const Arguments& more = {},
                   const std::string& results = "results") const {
+    Arguments arguments = {"--window", "128", "--max-windows", "3"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return study_windows(table, arguments, results);
+  }
+  Arguments study_windows(const std::string& table, const Arguments& more,
+                          const std::string& results = "results") const {
     Arguments arguments =
-        command("study", {"--table", table, "--text", folder_ / "text.txt", "--window", "128",
-                          "--max-windows", "3", "--results", folder_ / results, "--calibration",
-                          folder_ / "text.txt"});
+        command("study", {"--table", table, "--text", folder_ / "text.txt", "--results",
+                          folder_ / results, "--calibration", folder_ / "text.txt"});
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -94,8 +99,9 @@ TEST_F(StudyTest, EvalMeasuresTasksWithAndWithoutText) {
   EXPECT_GT(words["ppl"], 1);
   EXPECT_LT(words["ppl"], 1.5);
 
-  const json both = json_of(command("eval", {"--json", "--text", folder_ / "text.txt", tasks[0],
-                                             tasks[1], tasks[2], "--max-items", "1"}));
+  const json both =
+      json_of(command("eval", {"--json", "--text", folder_ / "text.txt", "--window", "128",
+                               tasks[0], tasks[1], tasks[2], "--max-items", "1"}));
   EXPECT_TRUE(both.contains("perplexity"));
   EXPECT_EQ(both["tasks"]["pets"]["items"], 1);
   const Outcome text = run(command("eval", {tasks[0], tasks[1], tasks[2]}));
@@ -210,6 +216,54 @@ TEST_F(StudyTest, EveryTableRuns) {
     }
     EXPECT_GE(labels.size(), 3U) << table["table"];
   }
+}
+
+// Columns stay columns, lines lines, and no name reaches the terminal as an escape sequence.
+TEST_F(StudyTest, NamesDoNotBreakATable) {
+  const fs::path odd = folder_ / "a|b\x1b[31m\n,c.jsonl";
+  fs::copy_file(folder_ / "pets.jsonl", odd);
+  const Arguments study =
+      command("study", {"--table", "rivals,zero-shot", "--text", folder_ / "text.txt", "--tasks",
+                        odd, "--window", "32", "--max-windows", "2", "--calibration-tokens", "256",
+                        "--calibration", folder_ / "text.txt", "--results", folder_ / "results"});
+  for (const std::string format : {"terminal", "markdown", "csv"}) {
+    Arguments arguments = study;
+    arguments.insert(arguments.end(), {"--format", format});
+    const Outcome outcome = run(arguments);
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos);
+    EXPECT_NE(outcome.out.find("b\\x1b[31m\\x0a,c"), std::string::npos) << outcome.out;
+    if (format != "markdown") continue;
+    EXPECT_NE(outcome.out.find("| LLM.int8() | W8A8KV16 | \\|x\\| > 6 | "), std::string::npos);
+    EXPECT_NE(outcome.out.find("| a\\|b\\x1b"), std::string::npos);
+  }
+  const Outcome eval = run(command("eval", {"--tasks", odd}));
+  EXPECT_EQ(eval.out.find('\x1b'), std::string::npos);
+}
+
+// Of one window nothing is known about how others would differ.
+TEST_F(StudyTest, OneWindowHasNoStandardError) {
+  const Arguments one = {"--window", "128", "--max-windows", "1"};
+  const Outcome text = run(study_windows("rtn", one));
+  ASSERT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find("± unknown nats a token"), std::string::npos) << text.out;
+  const auto times = records();
+  const json tables =
+      json_of(study_windows("rtn", {one[0], one[1], one[2], one[3], "--json"}))["tables"];
+  const json& row = tables[0]["rows"][1];
+  EXPECT_EQ(records(), times);  // it was kept all the same
+  EXPECT_TRUE(row["results"][0]["standard_error"].is_null());
+  EXPECT_TRUE(row["loss_difference"]["standard_error"].is_null());
+  const Outcome eval = run(command("eval", {"--text", folder_ / "text.txt", "--window", "128",
+                                            "--max-windows", "1", "--against", "float"}));
+  EXPECT_NE(eval.out.find("± unknown\n"), std::string::npos) << eval.out;
+}
+
+TEST_F(StudyTest, WindowsBeyondTheContextAreRefused) {
+  const Outcome outcome = run(study_windows("main", {"--window", "600"}));
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find("context is 512: choose --window 512 or less"), std::string::npos)
+      << outcome.err;
 }
 
 TEST_F(StudyTest, WrongUsageIsStatus2) {
