@@ -104,6 +104,7 @@ Status observe_norms(const ModelConfig& config, std::span<const std::vector<Toke
                           make_layer_stream(config, {}, {}, device, progress));
   QUAROT_RETURN_IF_ERROR(stream->reserve(count_tokens(windows)));
   for (const std::vector<Token>& window : windows) {
+    QUAROT_RETURN_IF_ERROR(check_batch({window, {{0, 0, std::ssize(window), 0}}}, config));
     QUAROT_ASSIGN_OR_RETURN(Matrix rows, embed(window));
     QUAROT_RETURN_IF_ERROR(stream->add_window(window, std::move(rows)));
   }

@@ -87,5 +87,24 @@ TEST(ResidualBasis, LearnsOneInWhichNormsGiveFlatRows) {
   EXPECT_LT(loudness(learned, tokens), 0.8 * loudness(rotated, tokens));
 }
 
+// A tokenizer of another model: its tokens have no rows in the embedding.
+TEST(ResidualBasis, RefusesForeignTokens) {
+  const Model model = testing::random_model(testing::config_json(), 3);
+  Recipe recipe;
+  recipe.transforms.residual = true;
+  recipe.transforms.kind = BasisKind::kPrincipal;
+  NoProgress progress;
+  const auto found = residual_basis(
+      recipe, model.config, {{{1, 96}}},
+      [](std::span<const Token> tokens) {
+        return Result<Matrix>(Matrix(std::ssize(tokens), 48, 0.0F));
+      },
+      [&, layer = size_t{0}]() mutable { return Result<Layer>(model.layers[layer++]); }, progress,
+      Device::kCpu);
+  ASSERT_FALSE(found.ok());
+  EXPECT_NE(found.error().message().find("token 96 is outside"), std::string::npos)
+      << found.error().message();
+}
+
 }  // namespace
 }  // namespace quarot
