@@ -72,6 +72,12 @@ class Studier {
 
   Status begin() {
     const Checkpoint& checkpoint = *model_.checkpoint;
+    if (checkpoint.manifest()) {
+      return error(ErrorCode::kInvalidArgument,
+                   "{}: this model carries a recipe already; give the original model to study "
+                   "recipes of it, or see quarot compare",
+                   checkpoint.path().string());
+    }
     QUAROT_ASSIGN_OR_RETURN(config_, parse_config(checkpoint.config(), checkpoint.path().string()));
     QUAROT_ASSIGN_OR_RETURN(windows_, options_.text.windows(model_));
     QUAROT_ASSIGN_OR_RETURN(tasks_, options_.tasks.open(model_));

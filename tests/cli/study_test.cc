@@ -266,6 +266,17 @@ TEST_F(StudyTest, WindowsBeyondTheContextAreRefused) {
       << outcome.err;
 }
 
+// Its "float" row would be of a quantised model.
+TEST_F(StudyTest, RefusesAModelThatCarriesARecipe) {
+  const fs::path made = folder_ / "made";
+  ASSERT_EQ(run(command("quantize", {"-o", made, "--recipe", "quarot"})).status, 0);
+  const Outcome outcome = run({"study", made, "--text", folder_ / "text.txt", "--window", "128",
+                               "--results", folder_ / "results"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find("give the original model"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(records().empty());
+}
+
 TEST_F(StudyTest, WrongUsageIsStatus2) {
   EXPECT_EQ(run(command("study", {})).status, 2);
   EXPECT_EQ(run(command("study", {"--table", "nothing", "--text", "x"})).status, 2);
