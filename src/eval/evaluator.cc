@@ -173,7 +173,6 @@ ResultKey Evaluator::key_of(const Recipe& recipe) const {
   key.recipe = recipe;
   if (recipe.calibrates()) key.calibration = calibration_hash_;
   key.device = options_.device == Device::kCpu ? "cpu" : "cuda";
-  key.execution = "simulated";
   return key;
 }
 

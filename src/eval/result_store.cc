@@ -29,11 +29,15 @@ std::string text_of(const json& value) {
 }  // namespace
 
 void to_json(json& json, const ResultKey& key) {
-  json = {{"program", key.program},         {"model", key.model},
-          {"recipe", key.recipe},           {"seed", key.recipe.seed},
-          {"calibration", key.calibration}, {"device", key.device},
-          {"execution", key.execution},     {"measure", key.measure},
-          {"protocol", key.protocol},       {"tokens", key.tokens}};
+  json = {{"program", key.program},
+          {"model", key.model},
+          {"recipe", key.recipe},
+          {"seed", key.recipe.seed},
+          {"calibration", key.calibration},
+          {"device", key.device},
+          {"measure", key.measure},
+          {"protocol", key.protocol},
+          {"tokens", key.tokens}};
   json["recipe"].erase("name");
 }
 

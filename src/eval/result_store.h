@@ -8,7 +8,6 @@
 #include <string>
 
 #include "model/checkpoint.h"
-#include "quarot/execution.h"
 #include "recipe/recipe.h"
 
 namespace quarot {
@@ -20,7 +19,6 @@ struct ResultKey {
   Recipe recipe;            // its name does not count
   std::string calibration;  // hash of the text; empty: none was needed, or the model wrote it
   std::string device;       // "cpu", "cuda"
-  std::string execution;    // "packed", "simulated"
   std::string measure;      // "perplexity", "perplexity and divergence from float", "task piqa"
   std::string protocol;     // for people
   std::string tokens;       // hash of the tokens that were measured, and which are scored

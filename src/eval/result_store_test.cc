@@ -27,7 +27,7 @@ class ResultStoreTest : public ::testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   static ResultKey key() {
-    return {"0.1.0", "m", value_of(recipe_by_name("quarot")), "c", "cpu", "simulated", "perplexity",
+    return {"0.1.0", "m", value_of(recipe_by_name("quarot")), "c", "cpu", "perplexity",
             "paper", "t"};
   }
 
@@ -43,7 +43,7 @@ TEST_F(ResultStoreTest, FindsWhatItKept) {
             json({{"x", 0.1}}));
   const json record = testing::read_json(store.path(key()));
   for (const char* field : {"program", "model", "recipe", "seed", "calibration", "device",
-                            "execution", "measure", "protocol", "tokens"}) {
+                            "measure", "protocol", "tokens"}) {
     EXPECT_TRUE(record["key"].contains(field)) << field;
   }
 }
@@ -56,7 +56,7 @@ TEST_F(ResultStoreTest, EveryPartOfTheKeyCountsButTheRecipesName) {
   };
   for (std::string ResultKey::*part :
        {&ResultKey::program, &ResultKey::model, &ResultKey::calibration, &ResultKey::device,
-        &ResultKey::execution, &ResultKey::measure, &ResultKey::protocol, &ResultKey::tokens}) {
+        &ResultKey::measure, &ResultKey::protocol, &ResultKey::tokens}) {
     ResultKey other = key();
     other.*part += "x";
     EXPECT_TRUE(is_another(other)) << json(other);
