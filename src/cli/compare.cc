@@ -64,7 +64,7 @@ Error not_one_model(const Entry& a, const Entry& b, std::string_view what) {
 
 class Comparer {
  public:
-  explicit Comparer(const CompareOptions& options) : options_(options) {}
+  explicit Comparer(CompareOptions& options) : options_(options) {}
 
   Result<Comparison> run() {
     const auto start = std::chrono::steady_clock::now();
@@ -208,7 +208,7 @@ class Comparer {
     return {};
   }
 
-  const CompareOptions& options_;
+  CompareOptions& options_;
   std::vector<Entry> entries_;
   std::vector<RecipeRow> runs_;
   std::vector<std::vector<double>> speeds_;  // one entry a row

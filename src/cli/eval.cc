@@ -35,7 +35,7 @@ struct Outcome {
   double seconds = 0;
 };
 
-Result<Outcome> evaluate(const EvalOptions& options, Progress& progress) {
+Result<Outcome> evaluate(EvalOptions& options, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   QUAROT_RETURN_IF_ERROR(options.common.apply(true));
   QUAROT_ASSIGN_OR_RETURN(const Recipe recipe, options.recipe.recipe());

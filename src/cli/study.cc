@@ -68,7 +68,7 @@ std::vector<std::string> apply_quick(StudyOptions& options) {
 
 class Studier {
  public:
-  Studier(const StudyOptions& options, const OpenModel& model) : options_(options), model_(model) {}
+  Studier(StudyOptions& options, const OpenModel& model) : options_(options), model_(model) {}
 
   Status begin() {
     const Checkpoint& checkpoint = *model_.checkpoint;
@@ -169,7 +169,7 @@ class Studier {
     return runs;
   }
 
-  const StudyOptions& options_;
+  StudyOptions& options_;
   const OpenModel& model_;
   ModelConfig config_;
   std::vector<EvalWindow> windows_;

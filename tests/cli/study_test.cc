@@ -259,7 +259,9 @@ TEST_F(StudyTest, OneWindowHasNoStandardError) {
   EXPECT_NE(eval.out.find("± unknown\n"), std::string::npos) << eval.out;
 }
 
-TEST_F(StudyTest, WindowsBeyondTheContextAreRefused) {
+TEST_F(StudyTest, WindowsAreNoLongerThanTheContext) {
+  const json fits = json_of(command("eval", {"--json", "--text", folder_ / "text.txt"}));
+  EXPECT_EQ(fits["window"], 512);
   const Outcome outcome = run(study_windows("main", {"--window", "600"}));
   EXPECT_EQ(outcome.status, 1);
   EXPECT_NE(outcome.err.find("context is 512: choose --window 512 or less"), std::string::npos)
