@@ -145,6 +145,7 @@ TEST(CollectStatistics, AreTheMomentsOverAllWindows) {
                                                    testing::random_tokens(30, 96, 2)};
   NoProgress progress;
   CpuLayerStream stream(model.config, {}, {}, progress);
+  testing::expect_ok(stream.reserve(39));
   for (const std::vector<Token>& window : windows)
     testing::expect_ok(stream.add_window(window, embedded(model, window)));
   std::vector<LayerStatistics> statistics;

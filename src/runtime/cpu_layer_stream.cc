@@ -1,5 +1,7 @@
 #include "runtime/cpu_layer_stream.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,33 +12,65 @@
 
 namespace quarot {
 
-Status CpuLayerStream::reserve(int64_t tokens) {
-  const int64_t needed = state_bytes(tokens);
-  const int64_t available = available_bytes();
-  if (needed <= available) return {};
-  return error(ErrorCode::kOutOfMemory,
-               "calibration: the residual streams of {} tokens need {:.1f} GB, {:.1f} GB free; use "
-               "fewer tokens",
-               tokens, 1e-9 * static_cast<double>(needed), 1e-9 * static_cast<double>(available));
+namespace {
+
+void copy_rows(ConstMatrixRef from, MatrixRef to) {
+  for (int64_t r = 0; r < from.rows(); ++r) std::ranges::copy(from.row(r), to.row_data(r));
 }
 
-Status CpuLayerStream::add_window(std::span<const Token> tokens, Matrix embedded) {
-  SimulatedBackend::State state;
-  const auto rows = static_cast<int64_t>(tokens.size());
-  state.batch = {{tokens.begin(), tokens.end()}, {{0, 0, rows, 0}}};
-  state.residual = std::move(embedded);
-  states_.push_back(std::move(state));
+}  // namespace
+
+Status CpuLayerStream::reserve(int64_t tokens) { return reserve(tokens, available_bytes()); }
+
+Status CpuLayerStream::reserve(int64_t tokens, int64_t memory_limit) {
+  Result<ScratchMemory> memory = ScratchMemory::make(state_bytes(tokens), memory_limit);
+  if (!memory.ok()) {
+    return memory.error().with_context(
+        fmt::format("calibration: the residual streams of {} tokens", tokens));
+  }
+  memory_ = *std::move(memory);
+  reserved_rows_ = tokens;
   return {};
 }
 
-Status CpuLayerStream::run_window(int64_t window, Step step, SiteObserver* observer) {
-  SimulatedBackend::State& state = states_[static_cast<size_t>(window)];
+MatrixRef CpuLayerStream::residual_of(const Window& window) const {
+  const int64_t width = model().config.hidden;
+  auto* rows = reinterpret_cast<float*>(memory_.data());
+  return {rows + window.first_row * width, window.rows(), width};
+}
+
+MatrixRef CpuLayerStream::attention_of(const Window& window) const {
+  const int64_t width = model().config.width(Space::kAttentionOutput);
+  auto* rows = reinterpret_cast<float*>(memory_.data()) + reserved_rows_ * model().config.hidden;
+  return {rows + window.first_row * width, window.rows(), width};
+}
+
+Status CpuLayerStream::add_window(std::span<const Token> tokens, Matrix embedded) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  if (rows_ + count > reserved_rows_) {
+    return error(ErrorCode::kInvalidArgument,
+                 "calibration: {} tokens were reserved, {} and {} more given", reserved_rows_,
+                 rows_, count);
+  }
+  windows_.push_back({{tokens.begin(), tokens.end()}, rows_});
+  rows_ += count;
+  copy_rows(embedded, residual_of(windows_.back()));
+  return {};
+}
+
+Status CpuLayerStream::run_window(int64_t index, Step step, SiteObserver* observer) {
+  const Window& window = windows_[static_cast<size_t>(index)];
+  state_.batch = {window.tokens, {{0, 0, window.rows(), 0}}};
+  state_.residual = Matrix(residual_of(window));
+  state_.attention = Matrix(attention_of(window));
   backend_.set_observer(observer);
   const int sequence = backend_.add_sequence();  // id 0: the only one at a time
-  backend_.exchange(state);
+  backend_.exchange(state_);
   step(backend_);
-  backend_.exchange(state);
+  backend_.exchange(state_);
   backend_.drop_sequence(sequence);
+  copy_rows(state_.residual, residual_of(window));
+  copy_rows(state_.attention, attention_of(window));
   return {};
 }
 
