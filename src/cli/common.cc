@@ -52,6 +52,9 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   add("--v-bits", v_bits_, "bits of the cached values: 2 to 8, or 16");
   add("--embedding-bits", embedding_bits_, "bits of the embedding: 4 or 8, or 16 for as it is");
   add("--head-bits", head_bits_, "bits of lm_head: 4 or 8, or 16 for as it is");
+  add("--site-bits", site_bits_,
+      "PLACE[@LAYERS]=BITS, of some sites or linears alone: o_proj=A8, down_proj@0-3,29=W8A8; "
+      "places are all, qkv_proj, o_proj, gate_up_proj, down_proj, or one linear (W only)");
   add("--w-group", w_group_, "inputs that share a weight scale (0: all)");
   add("--a-group", a_group_, "channels that share an activation scale (0: all)");
   add("--w-method", w_method_, "how weights are rounded: rtn or gptq");
@@ -102,6 +105,7 @@ Result<Recipe> RecipeOptions::recipe(const std::string& name) const {
   set("seed", seed_);
   set("calibration_tokens", calibration_tokens_);
   set("gptq_tokens", calibration_tokens_);
+  if (!site_bits_.empty()) json["site_bits"] = site_bits_;
   if (!scaling_.empty()) json["scaling"] = scaling_;
   // A number, or the search for one.
   const auto set_searched = [&](const char* flag, const std::string& value, const char* search,

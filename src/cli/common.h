@@ -50,7 +50,7 @@ class RecipeOptions {
   std::optional<int> w_bits_, a_bits_, k_bits_, v_bits_, embedding_bits_, head_bits_;
   std::optional<int64_t> w_group_, a_group_, calibration_tokens_;
   std::string scaling_, alpha_, w_method_, w_clip_, a_clip_, center_, rotate_, basis_, calibration_;
-  std::vector<std::string> fields_;
+  std::vector<std::string> site_bits_, fields_;
   std::optional<float> kv_clip_;
   std::optional<uint64_t> seed_;
 };

@@ -24,8 +24,10 @@ struct Linear {
   std::vector<float> bias;                   // [out], or empty
 };
 
-// The clip ratio of the activations at each site of a layer, by site_index(); 0: the recipe's own.
+// The clip ratio and the bits of the activations at each site of a layer, by site_index(); 0: the
+// recipe's own.
 using SiteClips = std::array<float, kSites.size()>;
+using SiteBits = std::array<int, kSites.size()>;
 
 struct Layer {
   std::array<Linear, kRoles.size()> linears;
@@ -37,12 +39,18 @@ struct Layer {
   // Of each site, by site_index(); empty where no channel is kept in higher precision.
   std::array<ChannelOrder, kSites.size()> orders;
   SiteClips clips{};
+  SiteBits activation_bits{};
 
   // Constants subtracted from K (after RoPE and R3) and V (after R2) before they are cached,
   // [kv_heads · head_dim]; empty: none. Attention does not see K's; V's is in o_proj's bias.
   // DESIGN.md, section 4.
   std::vector<float> key_center;
   std::vector<float> value_center;
+
+  // Of all, what the linears at the site read is quantised by.
+  ActivationQuant at(Space site, const ActivationQuant& all) const {
+    return all.with(clips[site_index(site)], activation_bits[site_index(site)]);
+  }
 
   Linear& operator[](Role role) { return linears[static_cast<size_t>(role)]; }
   const Linear& operator[](Role role) const { return linears[static_cast<size_t>(role)]; }

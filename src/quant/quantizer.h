@@ -39,10 +39,11 @@ struct ActivationQuant {
   bool search_clip = false;  // instead, where calibrated: a ratio for each site of each layer
 
   bool enabled() const { return bits < kFloatBits; }
-  // With the ratio that a layer has of its own; 0: none.
-  ActivationQuant with_clip(float own) const {
+  // With the ratio and the bits that a site has of its own; 0: none.
+  ActivationQuant with(float own_clip, int own_bits) const {
     ActivationQuant q = *this;
-    if (own > 0) q.clip = own;
+    if (own_clip > 0) q.clip = own_clip;
+    if (own_bits > 0) q.bits = own_bits;
     return q;
   }
   bool operator==(const ActivationQuant&) const = default;

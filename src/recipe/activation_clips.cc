@@ -57,7 +57,8 @@ SiteClips search_clips(const Recipe& recipe, int64_t index, const Layer& layer,
     for (int step = 0; step < kCandidates; ++step) {
       const float clip = 1 - kStep * static_cast<float>(step);
       Matrix error(inputs[i].view());
-      simulate(precision.activations.with_clip(clip), precision.kept, layer.orders[i], error);
+      simulate(precision.activations.with(clip, layer.activation_bits[i]), precision.kept,
+               layer.orders[i], error);
       for (int64_t r = 0; r < error.rows(); ++r) subtract(inputs[i].row(r), error.row(r));
       matmul_transposed(error, outputs, change);
       if (const double found = squared_norm(change); found < least) {

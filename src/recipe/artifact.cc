@@ -282,6 +282,7 @@ class ArtifactWriter {
                             load_layer(checkpoint_.tensors(), config_, index));
     QUAROT_ASSIGN_OR_RETURN(const auto shard, open_safetensors(shard_path(index)));
     QUAROT_ASSIGN_OR_RETURN(Layer finished, load_layer(*shard, config_, index));
+    finished.activation_bits = bits_of(recipe_.site_bits, index).activations;
     return pipeline_->skip(index, original, std::move(finished));
   }
 

@@ -13,6 +13,16 @@ std::optional<Token> leading_bos(const Tokenizer& tokenizer) {
   return tokenizer.adds_bos() ? tokenizer.bos() : std::nullopt;
 }
 
+// The activations' bits are told by the recipe alone; the weights tell their own.
+NextLayer with_site_bits(const Recipe& recipe, NextLayer layers) {
+  return [rules = recipe.site_bits, layers = std::move(layers),
+          index = int64_t{0}]() mutable -> Result<Layer> {
+    QUAROT_ASSIGN_OR_RETURN(Layer layer, layers());
+    layer.activation_bits = bits_of(rules, index++).activations;
+    return layer;
+  };
+}
+
 }  // namespace
 
 Result<std::vector<std::vector<Token>>> calibration_windows(
@@ -94,7 +104,8 @@ Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenize
     if (!fits.ok()) return fits.error().with_context((checkpoint.path() / "quarot.json").string());
     const ModelConfig& config = prepared.model.config;
     progress.stage("loading", config.layers);
-    prepared.next_layer = observed(layers_of(checkpoint, config), progress);
+    prepared.next_layer =
+        observed(with_site_bits(prepared.recipe, layers_of(checkpoint, config)), progress);
     return prepared;
   }
   QUAROT_ASSIGN_OR_RETURN(const ModelConfig config,

@@ -102,6 +102,7 @@ Result<LayerReport> LayerPipeline::finish(int64_t index, Layer& layer) {
     target = {target_.get(), transformer_.basis_of(Space::kResidual, {}, index)};
   }
   transformer_.transform_layer(layer, index, measured.scales, measured.centers);
+  layer.activation_bits = bits_of(recipe_.site_bits, index).activations;
   if (recipe_.searches_clips()) {
     const Stopwatch searching;
     layer.clips = report.clips = search_clips(recipe_, index, layer, measured.inputs);

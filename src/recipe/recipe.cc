@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <numeric>
+#include <set>
 
 #include "kernels/cpu/cache.h"
 #include "model/json_fields.h"
@@ -175,6 +176,30 @@ Status set_rotation(std::string_view name, bool on, TransformSpec& spec) {
   return {};
 }
 
+// The recipe's own, and those that rules give.
+std::string bits_in(const Recipe& recipe, int own, int BitsRule::*of_rule) {
+  std::set<int> all = {own};
+  for (const BitsRule& rule : recipe.site_bits) {
+    if (rule.*of_rule > 0) all.insert(rule.*of_rule);
+  }
+  return fmt::format("{}", fmt::join(all, "/"));
+}
+
+Status check_site_bits(const Recipe& recipe, const ModelConfig& config) {
+  QUAROT_RETURN_IF_ERROR(check(recipe.site_bits, config));
+  for (const BitsRule& rule : recipe.site_bits) {
+    for (const auto& [what, own, all] :
+         {std::tuple("w_bits", rule.weights, recipe.weights.bits),
+          {"a_bits", rule.activations, recipe.precision.activations.bits}}) {
+      if (own == 0 || all < kFloatBits) continue;
+      return error(ErrorCode::kInvalidArgument,
+                   "site_bits \"{}\" is in place of {}, which is 16; choose 2 to 8 there",
+                   to_text(rule), what);
+    }
+  }
+  return {};
+}
+
 // Of weights that are rounded to something else than integers in the bases of their spaces.
 Status check_floats(const Recipe& recipe, const ModelConfig& config) {
   if (recipe.incoherence != Incoherence::kNone &&
@@ -184,10 +209,11 @@ Status check_floats(const Recipe& recipe, const ModelConfig& config) {
                  "keep no channels");
   }
   if (recipe.grid == WeightGrid::kInteger) return {};
-  if (recipe.weights.bits != 2 || recipe.weights.group != 0 || recipe.clip_by_outputs) {
+  if (!recipe.site_bits.empty() || recipe.weights.bits != 2 || recipe.weights.group != 0 ||
+      recipe.clip_by_outputs) {
     return error(ErrorCode::kInvalidArgument,
-                 "w_grid e8 is of 2 bits with a scale a row: choose w_bits 2, w_group 0, and no "
-                 "w_clip_by_outputs");
+                 "w_grid e8 is of 2 bits with a scale a row: choose w_bits 2, w_group 0, no "
+                 "w_clip_by_outputs, and no site_bits");
   }
   for (const Space site : kSites) {
     const int64_t width = config.width(site);
@@ -250,7 +276,9 @@ void to_json(nlohmann::json& json, const Recipe& recipe) {
           {"w_grid", name_in(kGrids, recipe.grid)},
           {"w_incoherence", name_in(kIncoherences, recipe.incoherence)},
           {"w_method", name_in(kMethods, recipe.weight_method)},
+          {"site_bits", nlohmann::json::array()},
           {"seed", recipe.seed}};
+  for (const BitsRule& rule : recipe.site_bits) json["site_bits"].push_back(to_text(rule));
   Recipe copy = recipe;
   (void)visit_numbers(copy, [&](const char* name, const auto& value) -> Status {
     json[name] = value;
@@ -280,6 +308,16 @@ Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where
   QUAROT_RETURN_IF_ERROR(read_choice(fields, "w_incoherence", kIncoherences, recipe.incoherence));
   QUAROT_RETURN_IF_ERROR(read_choice(fields, "w_method", kMethods, recipe.weight_method));
   QUAROT_ASSIGN_OR_RETURN(recipe.seed, fields.optional<uint64_t>("seed", recipe.seed));
+  if (fields.has("site_bits")) {
+    QUAROT_ASSIGN_OR_RETURN(const auto rules,
+                            fields.optional<std::vector<std::string>>("site_bits"));
+    recipe.site_bits.clear();
+    for (const std::string& rule : *rules) {
+      const Result<BitsRule> parsed = parse_bits_rule(rule);
+      if (!parsed.ok()) return parsed.error().with_context(where);
+      recipe.site_bits.push_back(*parsed);
+    }
+  }
   if (fields.has("transforms")) {
     QUAROT_ASSIGN_OR_RETURN(
         recipe.transforms,
@@ -321,8 +359,9 @@ std::string bits_label(const Recipe& recipe) {
   std::string tables;
   if (recipe.embedding_bits != kFloatBits) tables += fmt::format("E{}", recipe.embedding_bits);
   if (recipe.head_bits != kFloatBits) tables += fmt::format("H{}", recipe.head_bits);
-  return fmt::format("W{}A{}{}{}", recipe.weights.bits, recipe.precision.activations.bits, cache,
-                     tables);
+  return fmt::format("W{}A{}{}{}", bits_in(recipe, recipe.weights.bits, &BitsRule::weights),
+                     bits_in(recipe, recipe.precision.activations.bits, &BitsRule::activations),
+                     cache, tables);
 }
 
 Status set_bits(const std::string& label, Recipe& recipe) {
@@ -372,6 +411,13 @@ Recipe fitted(Recipe recipe, const ModelConfig& config) {
   return recipe;
 }
 
+WeightQuant weights_of(const Recipe& recipe, int64_t layer, Role role) {
+  WeightQuant weights = recipe.weights;
+  const int own = bits_of(recipe.site_bits, layer).weights[static_cast<size_t>(role)];
+  if (own > 0) weights.bits = own;
+  return weights;
+}
+
 int64_t group_unit(const Recipe& recipe) {
   return std::lcm(std::max<int64_t>(recipe.weights.group, 1),
                   std::max<int64_t>(recipe.precision.activations.group, 1));
@@ -401,6 +447,7 @@ Status check(const Recipe& recipe, const ModelConfig& config) {
                  "principal components and learned bases are of the residual stream: choose R1 in "
                  "place of norm, or another basis");
   }
+  QUAROT_RETURN_IF_ERROR(check_site_bits(recipe, config));
   if (recipe.leaves_floats()) QUAROT_RETURN_IF_ERROR(check_floats(recipe, config));
   if (recipe.uses_gptq()) {
     QUAROT_RETURN_IF_ERROR(check(recipe.gptq));

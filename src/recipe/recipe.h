@@ -10,6 +10,7 @@
 #include "model/transform.h"
 #include "quant/gptq.h"
 #include "quant/quantizer.h"
+#include "recipe/bits_rule.h"
 #include "runtime/precision.h"
 
 namespace quarot {
@@ -65,6 +66,7 @@ struct Recipe {
                              // to the float model's: 0 not at all, 1 as least squares says
   int64_t gptq_tokens = 128 * 2048;  // of calibration text, where one is given
   Precision precision;
+  std::vector<BitsRule> site_bits;  // in place of the weights' and the activations', where they say
   bool fit_groups = false;          // halve groups until they divide every width, see fitted()
   int embedding_bits = kFloatBits;  // 4 or 8: integers with a scale a row; else as stored
   int head_bits = kFloatBits;       // of lm_head
@@ -125,7 +127,7 @@ Result<Recipe> parse_recipe(const nlohmann::json& json, const std::string& where
 Status set_rotations(std::string_view list, TransformSpec& spec);
 
 // W4A4KV4, W4A8K4V3, W16A16KV16: what the field calls it; then E8 and H4 where the embedding and
-// lm_head are quantised.
+// lm_head are quantised. W4A4/8KV4 where some sites have 8 bits of their own.
 std::string bits_label(const Recipe& recipe);
 
 // The other way round; K and V that are not named stay float, tables that are not named as they
@@ -134,6 +136,9 @@ Status set_bits(const std::string& label, Recipe& recipe);
 
 // The recipe on this model: where it says so, with groups that fit.
 Recipe fitted(Recipe recipe, const ModelConfig& config);
+
+// How a linear's weights are rounded.
+WeightQuant weights_of(const Recipe& recipe, int64_t layer, Role role);
 
 // What must divide the number of a site's channels that are not kept: every group does then.
 int64_t group_unit(const Recipe& recipe);

@@ -54,16 +54,20 @@ StorageCost storage_cost(const Recipe& recipe, const ModelConfig& config) {
     const int64_t inputs = config.width(spaces.input);
     const auto rows = static_cast<double>(config.width(spaces.output));
     weights += rows * static_cast<double>(inputs);
-    cost.weight_bits += rows * row_bits(recipe, recipe.weights, inputs);
+    for (int64_t layer = 0; layer < config.layers; ++layer)
+      cost.weight_bits += rows * row_bits(recipe, weights_of(recipe, layer, role), inputs);
   }
   for (const Space site : kSites) {
     const int64_t width = config.width(site);
     channels += static_cast<double>(width);
-    cost.activation_bits += row_bits(recipe, p.activations, width);
+    for (int64_t layer = 0; layer < config.layers; ++layer) {
+      const int own = bits_of(recipe.site_bits, layer).activations[site_index(site)];
+      cost.activation_bits += row_bits(recipe, p.activations.with(0, own), width);
+    }
     cost.kept_channels += kept_of(recipe, width);
   }
-  cost.weight_bits /= weights;
-  cost.activation_bits /= channels;
+  cost.weight_bits /= weights * static_cast<double>(config.layers);
+  cost.activation_bits /= channels * static_cast<double>(config.layers);
   cost.cache_bits = (cache_bits(p, p.keys, p.pages.keys_by_channel, config.head_dim) +
                      cache_bits(p, p.values, false, config.head_dim)) /
                     2;

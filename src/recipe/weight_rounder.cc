@@ -64,37 +64,41 @@ void WeightRounder::add(Matrix change, Matrix& weight) const {
 
 Status WeightRounder::round(Role role, Linear& linear, const Hessian* hessian,
                             GptqReport* report) const {
-  if (!order_.channels.empty()) return around_kept(linear.weight, hessian, report);
+  if (!order_.channels.empty()) return around_kept(role, linear.weight, hessian, report);
   if (input_) {  // Ŵ = Uᵀ·Q(U·W·Vᵀ)·V
     const Orthogonal output = incoherent(spaces_of(role).name, linear.weight.rows());
     input_->apply(linear.weight);
     Matrix columns = transposed(linear.weight.view());
     output.apply(columns);
     Matrix turned = transposed(columns.view());
-    QUAROT_RETURN_IF_ERROR(to_floats(turned, hessian, report));
+    QUAROT_RETURN_IF_ERROR(to_floats(role, turned, hessian, report));
     columns = transposed(turned.view());
     output.apply_transposed(columns);
     linear.weight = transposed(columns.view());
     input_->apply_transposed(linear.weight);
     return {};
   }
-  if (recipe_.grid == WeightGrid::kE8) return to_floats(linear.weight, hessian, report);
-  QUAROT_ASSIGN_OR_RETURN(linear.quantized, to_integers(linear.weight, hessian, report));
+  if (recipe_.grid == WeightGrid::kE8) return to_floats(role, linear.weight, hessian, report);
+  QUAROT_ASSIGN_OR_RETURN(linear.quantized, to_integers(role, linear.weight, hessian, report));
   linear.weight = linear.quantized->dequantize();
   return {};
 }
 
-Result<QuantizedWeight> WeightRounder::to_integers(ConstMatrixRef weight, const Hessian* hessian,
+Result<QuantizedWeight> WeightRounder::to_integers(Role role, ConstMatrixRef weight,
+                                                   const Hessian* hessian,
                                                    GptqReport* report) const {
-  if (hessian == nullptr) return round_to_nearest(recipe_.weights, weight);
+  const WeightQuant quant = weights_of(recipe_, index_, role);
+  if (hessian == nullptr) return round_to_nearest(quant, weight);
   if (recipe_.weight_method == WeightMethod::kGptq)
-    return gptq(recipe_.weights, recipe_.gptq, weight, *hessian, report);
-  return round_with_output_clip(recipe_.weights, weight, *hessian);
+    return gptq(quant, recipe_.gptq, weight, *hessian, report);
+  return round_with_output_clip(quant, weight, *hessian);
 }
 
-Status WeightRounder::to_floats(Matrix& weight, const Hessian* hessian, GptqReport* report) const {
+Status WeightRounder::to_floats(Role role, Matrix& weight, const Hessian* hessian,
+                                GptqReport* report) const {
   if (recipe_.grid == WeightGrid::kInteger) {
-    QUAROT_ASSIGN_OR_RETURN(const QuantizedWeight rounded, to_integers(weight, hessian, report));
+    QUAROT_ASSIGN_OR_RETURN(const QuantizedWeight rounded,
+                            to_integers(role, weight, hessian, report));
     weight = rounded.dequantize();
   } else if (hessian == nullptr) {
     weight = round_to_e8(weight);
@@ -104,10 +108,10 @@ Status WeightRounder::to_floats(Matrix& weight, const Hessian* hessian, GptqRepo
   return {};
 }
 
-Status WeightRounder::around_kept(Matrix& weight, const Hessian* hessian,
+Status WeightRounder::around_kept(Role role, Matrix& weight, const Hessian* hessian,
                                   GptqReport* report) const {
   Matrix rest = gather(weight, order_.rest());
-  QUAROT_RETURN_IF_ERROR(to_floats(rest, hessian, report));
+  QUAROT_RETURN_IF_ERROR(to_floats(role, rest, hessian, report));
   scatter(rest, order_.rest(), weight);
   WeightQuant high = recipe_.weights;
   high.bits = recipe_.precision.kept.bits;

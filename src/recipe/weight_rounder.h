@@ -33,10 +33,10 @@ class WeightRounder {
   Status round(Role role, Linear& linear, const Hessian* hessian, GptqReport* report) const;
 
  private:
-  Result<QuantizedWeight> to_integers(ConstMatrixRef weight, const Hessian* hessian,
+  Result<QuantizedWeight> to_integers(Role role, ConstMatrixRef weight, const Hessian* hessian,
                                       GptqReport* report) const;
-  Status to_floats(Matrix& weight, const Hessian* hessian, GptqReport* report) const;
-  Status around_kept(Matrix& weight, const Hessian* hessian, GptqReport* report) const;
+  Status to_floats(Role role, Matrix& weight, const Hessian* hessian, GptqReport* report) const;
+  Status around_kept(Role role, Matrix& weight, const Hessian* hessian, GptqReport* report) const;
   Orthogonal incoherent(std::string_view name, int64_t width) const;
 
   const Recipe& recipe_;

@@ -133,7 +133,7 @@ const PackedBackend::Product& PackedBackend::product(int64_t layer, Space site) 
 }
 
 void PackedBackend::set_input(int64_t layer, Space site, const RowTask& task) {
-  const ActivationQuant& quant = precision().activations;
+  const ActivationQuant quant = this->layer(layer).at(site, precision().activations);
   RowTask rows = task;
   if (!quant.enabled()) {
     input_.resize(task.rows, task.width);
@@ -143,7 +143,7 @@ void PackedBackend::set_input(int64_t layer, Space site, const RowTask& task) {
   }
   const int64_t stride = cpu::activation_stride(task.width);
   rows.bits = quant.bits;
-  rows.clip = quant.with_clip(this->layer(layer).clips[site_index(site)]).clip;
+  rows.clip = quant.clip;
   rows.groups = product(layer, site).integers.groups();
   rows.scale_groups = quant.group == 0 ? 1 : rows.groups;
   values_.resize(static_cast<size_t>(rows.rows * stride));

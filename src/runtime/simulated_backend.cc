@@ -222,8 +222,7 @@ void SimulatedBackend::set_input(int64_t layer, Space site, const RowTask& task)
     if (task.hadamard != nullptr) turn_in_half(*online_at(site), input_);
     round_to_half(input_);  // a dense one has acted already
   }
-  const ActivationQuant quant =
-      precision().activations.with_clip(this->layer(layer).clips[site_index(site)]);
+  const ActivationQuant quant = this->layer(layer).at(site, precision().activations);
   const KeptChannels& kept = precision().kept;
   scales_ = Matrix();
   if (!quant.enabled() || kept.enabled() ||
@@ -238,6 +237,7 @@ void SimulatedBackend::set_input(int64_t layer, Space site, const RowTask& task)
     observer_->observe(layer, site, simulated);
   }
   scales_ = to_levels(quant, input_);
+  most_ = largest_level(quant.bits, quant.symmetric);
 }
 
 void SimulatedBackend::project(int64_t layer, Space site, MatrixRef y, bool accumulate) {
@@ -291,11 +291,9 @@ void SimulatedBackend::add_levels(const QuantizedWeight& weight, int64_t first, 
   const int64_t w_group = width / weight.scales.cols();
   const int64_t a_group = width / scales_.cols();
   const int64_t group = std::gcd(w_group, a_group);
-  const ActivationQuant& quant = precision().activations;
   // Sums stay below 2^24, where float32 still holds every integer.
   const int64_t exact =
-      (int64_t{1} << 24) / (largest_level(quant.bits, quant.symmetric) *
-                            largest_level(weight.quant.bits, weight.quant.symmetric));
+      (int64_t{1} << 24) / (most_ * largest_level(weight.quant.bits, weight.quant.symmetric));
   levels_.resize(sums.cols(), width);
   parallel_for(sums.cols(), 16, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {

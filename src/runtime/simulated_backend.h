@@ -52,9 +52,10 @@ class SimulatedBackend final : public CpuBackend {
   std::vector<std::array<RowTable, kRoles.size()>> tables_;
   SiteObserver* observer_ = nullptr;
 
-  Matrix input_;   // floats, or the integers of quantised activations where weights are such too
-  Matrix scales_;  // [rows, groups] of these integers; empty: floats
-  Matrix levels_;  // of a block of a weight's rows
+  Matrix input_;      // floats, or the integers of quantised activations where weights are such too
+  Matrix scales_;     // [rows, groups] of these integers; empty: floats
+  int64_t most_ = 0;  // the largest magnitude that they can have
+  Matrix levels_;     // of a block of a weight's rows
   Matrix product_;
   BasicMatrix<double> total_;
 };

@@ -56,6 +56,7 @@ Result<FloatLayer> FloatLayer::upload(const Layer& layer) {
     QUAROT_ASSIGN_OR_RETURN(uploaded.orders[i], DeviceOrder::upload(layer.orders[i]));
   }
   uploaded.clips = layer.clips;
+  uploaded.activation_bits = layer.activation_bits;
   QUAROT_ASSIGN_OR_RETURN(uploaded.attention_norm, upload_floats(layer.attention_norm));
   QUAROT_ASSIGN_OR_RETURN(uploaded.ffn_norm, upload_floats(layer.ffn_norm));
   QUAROT_ASSIGN_OR_RETURN(uploaded.query_norm, upload_floats(layer.query_norm));

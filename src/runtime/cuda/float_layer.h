@@ -34,6 +34,7 @@ struct FloatLayer {
   std::array<FloatWeight, kSites.size()> weights;  // by site_index(), as the orders
   std::array<DeviceOrder, kSites.size()> orders;
   SiteClips clips{};
+  SiteBits activation_bits{};
   DeviceArray<float> attention_norm, ffn_norm, query_norm, key_norm, key_center, value_center;
 
   // Of float weights.

@@ -219,8 +219,9 @@ std::optional<Rows> PackedCudaBackend::fused_rows(const RowTask& task, const Pac
   rows.gain = task.gain;
   rows.eps = task.eps;
   if (rotation != nullptr) rows.rotation = *rotation->fused;
-  rows.quant.bits = precision_.activations.bits;
-  rows.quant.clip = precision_.activations.with_clip(reader.clip).clip;
+  const ActivationQuant quant = precision_.activations.with(reader.clip, reader.bits);
+  rows.quant.bits = quant.bits;
+  rows.quant.clip = quant.clip;
   return rows;
 }
 
@@ -229,10 +230,11 @@ Status PackedCudaBackend::quantize(RowTask task, const PackedWeight& reader,
   values_type_ = GemmActivations::kInt8;
   rows_.reset();
   task.rows = rows();
-  task.bits = precision_.activations.bits;
+  const ActivationQuant quant = precision_.activations.with(reader.clip, reader.bits);
+  task.bits = quant.bits;
   std::optional<Rows> fused = fused_rows(task, reader, rotation);
   if (!fused) {
-    task.clip = precision_.activations.with_clip(reader.clip).clip;
+    task.clip = quant.clip;
     task.values = values_.data();
     task.values_stride = reader.inputs;
     task.scales = scales_.data();

@@ -67,7 +67,9 @@ HadamardTask plain_task(const Orthogonal::Fast& fast, const float* factor) {
 
 Result<PackedWeight> pack_together(Layer& layer, std::initializer_list<Role> roles) {
   PackedWeight weight;
-  weight.clip = layer.clips[site_index(spaces_of(*roles.begin()).input)];
+  const size_t site = site_index(spaces_of(*roles.begin()).input);
+  weight.clip = layer.clips[site];
+  weight.bits = layer.activation_bits[site];
   const int64_t inputs = layer[*roles.begin()].quantized->values.cols();
   bool any_bias = false;
   for (const Role role : roles) {

@@ -20,7 +20,8 @@ inline constexpr int64_t kInputMultiple = 16;  // of a product's inputs
 struct PackedWeight {
   int64_t outputs = 0;
   int64_t inputs = 0;  // padded to what the product takes
-  float clip = 0;      // of these; 0: the recipe's
+  float clip = 0;      // of these, and their bits; 0: the recipe's
+  int bits = 0;
   DeviceArray<uint8_t> values;
   DeviceArray<float> scales;
   DeviceArray<float> bias;  // or empty

@@ -194,7 +194,8 @@ Status SimulatedCudaBackend::turn(const RowTask& task, const FloatRotation& rota
 
 Status SimulatedCudaBackend::quantize(int64_t layer, Space site, int64_t width) {
   const FloatLayer& weights = this->layer(layer);
-  const ActivationQuant quant = precision_.activations.with_clip(weights.clips[site_index(site)]);
+  const ActivationQuant quant = precision_.activations.with(
+      weights.clips[site_index(site)], weights.activation_bits[site_index(site)]);
   if (!quant.enabled()) return {};
   if (precision_.kept.threshold > 0) {
     QUAROT_ASSIGN_OR_RETURN(const DeviceOrder* const order, order_by_threshold(width));

@@ -89,8 +89,8 @@ struct StepPlan {
 int64_t step_workspace_bytes(const StepLayer& layer);
 
 // kUnsupported where the current device or these layers, which are alike in all but pointers,
-// windows and clips, are not what the kernel was built for, or attend to so many tokens that the
-// kernels it stands for are faster.
+// windows, clips and bits of rows, are not what the kernel was built for, or attend to so many
+// tokens that the kernels it stands for are faster.
 Result<StepPlan> plan_step(std::span<const StepLayer> layers, void* workspace);
 
 // x ← what the layers make of it.

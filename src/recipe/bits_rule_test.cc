@@ -1,0 +1,1 @@
+#include "recipe/bits_rule.h"
