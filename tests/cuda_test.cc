@@ -195,6 +195,21 @@ TEST_P(Cuda, PackedAgrees) {
   }
 }
 
+TEST_P(Cuda, BitsASiteAgree) {
+  for (const char* rule : {"o_proj=A8", "all@0=A8", "gate_up_proj=A7"}) {
+    Recipe recipe = value_of(recipe_by_name("balanced"));
+    recipe.site_bits = {value_of(parse_bits_rule(rule))};
+    const Model model = prepared(recipe);
+    const Precision& precision = recipe.precision;
+    const Matrix cpu = logits(model, precision, Execution::kPacked, Device::kCpu, ids_);
+    const double quantising = relative_error(cpu, testing::logits_of(original_, ids_));
+    for (const Execution execution : {Execution::kPacked, Execution::kSimulated}) {
+      const Matrix gpu = logits(model, precision, execution, Device::kCuda, ids_);
+      EXPECT_LT(relative_error(gpu, cpu), quantising) << rule;
+    }
+  }
+}
+
 // The batch around a sequence changes nothing; chunks change what prefill and decode round apart.
 TEST_P(Cuda, NeitherBatchNorGraphsChangeABit) {
   const Recipe recipe = value_of(recipe_by_name("balanced"));
@@ -287,6 +302,9 @@ TEST_P(Cuda, RefusesWhatHasNoPackedForm) {
   for (const auto& change : {+[](Recipe& r) { r.precision.activations.bits = kFloatBits; },
                              +[](Recipe& r) { r.precision.activations.group = 4; },
                              +[](Recipe& r) { r.weights.bits = 8; },
+                             +[](Recipe& r) {
+                               r.site_bits = {{"o_proj", {}, 8, 0}};
+                             },
                              +[](Recipe& r) { r.precision.keys.bits = kFloatBits; }}) {
     Recipe recipe = value_of(recipe_by_name("quarot"));
     change(recipe);

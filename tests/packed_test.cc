@@ -94,6 +94,46 @@ TEST_P(Packed, EqualsSimulatedWithAClipRatioASite) {
   EXPECT_GT(testing::relative_error(logits(*other), expected), 1e-3);
 }
 
+TEST_P(Packed, EqualsSimulatedWithBitsASite) {
+  QUAROT_NEEDS(data_folder());
+  for (const int group : {0, 32}) {
+    Recipe recipe = value_of(recipe_by_name("balanced"));
+    recipe.weights.group = group;
+    recipe.precision.activations.search_clip = true;
+    recipe.site_bits = {value_of(parse_bits_rule("o_proj=A8")),
+                        value_of(parse_bits_rule("down_proj@0=W8A5")),
+                        value_of(parse_bits_rule("qkv_proj@1=W8"))};
+    if (!check(recipe, original_.config).ok()) continue;
+    Model model = prepared(recipe);
+    EXPECT_EQ(model.layers[0].activation_bits, (SiteBits{0, 8, 0, 5}));
+    EXPECT_EQ(model.layers[0][Role::kDown].quantized->quant.bits, 8);
+    EXPECT_EQ(model.layers[1][Role::kDown].quantized->quant.bits, 4);
+    const auto packed = value_of(make_backend(model, recipe.precision, Execution::kPacked));
+    const auto simulated = value_of(make_backend(model, recipe.precision, Execution::kSimulated));
+    const Matrix expected = logits(*simulated);
+    expect_equal(logits(*packed), expected);
+    // And as floats, which need no integers to be exact.
+    Model floats = model;
+    dequantize(floats);
+    const auto plain = value_of(make_backend(floats, recipe.precision, Execution::kSimulated));
+    EXPECT_LT(testing::relative_error(logits(*plain), expected), 0.05);
+    model.layers[0].activation_bits = {};  // the bits matter
+    const auto other = value_of(make_backend(model, recipe.precision, Execution::kSimulated));
+    EXPECT_GT(testing::relative_error(logits(*other), expected), 1e-3);
+  }
+}
+
+TEST_P(Packed, RefusesBitsOfOneLinearOfASite) {
+  QUAROT_NEEDS(data_folder());
+  Recipe recipe = value_of(recipe_by_name("quarot"));
+  recipe.site_bits = {value_of(parse_bits_rule("v_proj=W8"))};
+  const Model model = prepared(recipe);
+  const auto packed = make_backend(model, recipe.precision, Execution::kPacked);
+  ASSERT_FALSE(packed.ok());
+  EXPECT_NE(packed.error().message().find("v_proj has other bits"), std::string::npos);
+  EXPECT_EQ(best_execution(model, recipe.precision), Execution::kSimulated);
+}
+
 TEST_P(Packed, TablesOfFewBits) {
   QUAROT_NEEDS(data_folder());
   const Matrix exact = testing::logits_of(original_, ids_);

@@ -55,6 +55,8 @@ void RecipeOptions::add_to(CLI::App& command, const std::string& default_recipe)
   add("--site-bits", site_bits_,
       "PLACE[@LAYERS]=BITS, of some sites or linears alone: o_proj=A8, down_proj@0-3,29=W8A8; "
       "places are all, qkv_proj, o_proj, gate_up_proj, down_proj, or one linear (W only)");
+  add("--a-budget", a_budget_, "bits of the activations, a multiply-add's average: chooses sites");
+  add("--w-budget", w_budget_, "bits of the weights on average: chooses sites, 8 bits for some");
   add("--w-group", w_group_, "inputs that share a weight scale (0: all)");
   add("--a-group", a_group_, "channels that share an activation scale (0: all)");
   add("--w-method", w_method_, "how weights are rounded: rtn or gptq");
@@ -105,6 +107,8 @@ Result<Recipe> RecipeOptions::recipe(const std::string& name) const {
   set("seed", seed_);
   set("calibration_tokens", calibration_tokens_);
   set("gptq_tokens", calibration_tokens_);
+  set("a_budget", a_budget_);
+  set("w_budget", w_budget_);
   if (!site_bits_.empty()) json["site_bits"] = site_bits_;
   if (!scaling_.empty()) json["scaling"] = scaling_;
   // A number, or the search for one.

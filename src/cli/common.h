@@ -52,6 +52,7 @@ class RecipeOptions {
   std::string scaling_, alpha_, w_method_, w_clip_, a_clip_, center_, rotate_, basis_, calibration_;
   std::vector<std::string> site_bits_, fields_;
   std::optional<float> kv_clip_;
+  std::optional<double> a_budget_, w_budget_;
   std::optional<uint64_t> seed_;
 };
 

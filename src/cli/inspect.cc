@@ -7,6 +7,7 @@
 #include "cli/common.h"
 #include "cli/model_input.h"
 #include "cli/table.h"
+#include "recipe/storage_cost.h"
 #include "runtime/cpu_backend.h"
 
 namespace quarot::cli {
@@ -73,11 +74,26 @@ std::string stored_as(const TensorSource& tensors, const std::string& name, int6
 }
 
 std::string weights_text(const TensorSource& tensors, const ModelConfig& config) {
+  std::set<std::string> layers;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    for (const Role role : kRoles) {
+      layers.insert(stored_as(tensors, linear_name(i, role) + ".weight",
+                              config.width(spaces_of(role).input)));
+    }
+  }
   const std::string embedding = stored_as(tensors, "model.embed_tokens.weight", config.hidden);
   return fmt::format(
-      "layers {}, embedding {}, lm_head {}",
-      stored_as(tensors, linear_name(0, Role::kQuery) + ".weight", config.hidden), embedding,
+      "layers {}, embedding {}, lm_head {}", fmt::join(layers, " and "), embedding,
       config.tied_embeddings ? "the same" : stored_as(tensors, "lm_head.weight", config.hidden));
+}
+
+// Of a recipe whose sites do not all have the same.
+std::string site_bits_text(const Recipe& recipe, const ModelConfig& config) {
+  std::vector<std::string> rules;
+  for (const BitsRule& rule : recipe.site_bits) rules.push_back(to_text(rule));
+  const StorageCost cost = storage_cost(recipe, config);
+  return fmt::format("{}; on average {:.2f} a weight, {:.2f} an activation, with scales",
+                     fmt::join(rules, " "), cost.weight_bits, cost.activation_bits);
 }
 
 // Not all bits have a place of their own in a page.
@@ -150,6 +166,11 @@ nlohmann::json to_json(const Inspection& i) {
                            {"cache_fp16_a_token", cache_bytes_fp16(c)},
                            {"cache_kv4_a_token", cache_bytes(c, kv4())}}}};
   if (i.checkpoint->manifest()) {
+    const StorageCost cost = storage_cost(i.recipe, c);
+    json["average_bits"] = {{"weight", cost.weight_bits},
+                            {"activation", cost.activation_bits},
+                            {"cache", cost.cache_bits}};
+    json["site_bits"] = nlohmann::json(i.recipe)["site_bits"];
     json["recipe"] = recipe_text(i.recipe);
     json["stored"] = {{"weights", weights_text(i.checkpoint->tensors(), c)},
                       {"cache", cache_text(c, i.recipe.precision)}};
@@ -169,6 +190,7 @@ void print(const Inspection& i) {
                              c.tied_embeddings ? "tied" : "not tied"));
   if (i.checkpoint->manifest()) {
     line("recipe", recipe_text(i.recipe));
+    if (!i.recipe.site_bits.empty()) line("bits", site_bits_text(i.recipe, c));
     line("weights", weights_text(i.checkpoint->tensors(), c));
     line("cache", cache_text(c, i.recipe.precision));
   }

@@ -13,6 +13,7 @@
 #include "model/checksums.h"
 #include "quant/pack.h"
 #include "quarot/version.h"
+#include "recipe/choose_bits.h"
 #include "recipe/prepare.h"
 #include "recipe/residual_basis.h"
 #include "text/utf8.h"
@@ -264,6 +265,10 @@ class ArtifactWriter {
         const std::optional<Orthogonal> found,
         residual_basis(recipe_, config_, windows, embed, layers_of(checkpoint_, config_), progress_,
                        options_.device));
+    QUAROT_ASSIGN_OR_RETURN(
+        recipe_, choose_bits(recipe_, config_, windows, embed, layers_of(checkpoint_, config_),
+                             progress_, options_.device, found));
+    manifest_["recipe"] = recipe_;
     QUAROT_ASSIGN_OR_RETURN(
         pipeline_, LayerPipeline::create(recipe_, config_, progress_, options_.device, found));
     return pipeline_->begin(windows, embed);

@@ -256,6 +256,53 @@ TEST_F(Artifact, KeepsTheClipRatiosItFound) {
   }
 }
 
+// The rules that a budget chose: in the manifest in place of it, the same after an interruption,
+// and what a reloaded model runs by.
+TEST_F(Artifact, KeepsTheBitsItChose) {
+  QUAROT_NEEDS(data_folder());
+  const auto checkpoint = value_of(open_checkpoint(stories()));
+  const auto tokenizer = value_of(checkpoint->open_tokenizer());
+  Recipe recipe = value_of(recipe_by_name("balanced-gptq"));
+  recipe.calibration_tokens = recipe.gptq_tokens = 256;
+  recipe.a_budget = 5;
+  recipe.w_budget = 4.5;
+  const auto write_to = [&](const fs::path& folder, Progress& progress) {
+    return write_artifact(*checkpoint, *tokenizer, recipe, {.pack = true, .calibration = {}},
+                          folder, progress);
+  };
+  (void)value_of(write_to(root_ / "whole", progress_));
+  const PreparedModel in_memory =
+      value_of(prepare_model(*checkpoint, *tokenizer, recipe, std::nullopt, progress_));
+  EXPECT_FALSE(in_memory.recipe.site_bits.empty());
+  EXPECT_EQ(testing::read_json(root_ / "whole" / "quarot.json")["recipe"],
+            nlohmann::json(in_memory.recipe));
+  const auto written = value_of(open_checkpoint(root_ / "whole"));
+  const PreparedModel reloaded =
+      value_of(prepare_model(*written, *tokenizer, Recipe(), std::nullopt, progress_));
+  EXPECT_EQ(nlohmann::json(reloaded.recipe), nlohmann::json(in_memory.recipe));
+  for (size_t l = 0; l < reloaded.model.layers.size(); ++l) {
+    const Layer& layer = reloaded.model.layers[l];
+    EXPECT_EQ(layer.activation_bits, in_memory.model.layers[l].activation_bits);
+    for (const Role role : kRoles) {
+      EXPECT_EQ(layer[role].quantized->quant.bits,
+                in_memory.model.layers[l][role].quantized->quant.bits);
+    }
+  }
+  const std::vector<Token> tokens = testing::random_tokens(40, reloaded.model.config.vocab, 1);
+  const auto logits = [&](const PreparedModel& prepared) {
+    return testing::logits_of(prepared.model, tokens, prepared.recipe.precision);
+  };
+  EXPECT_TRUE(std::ranges::equal(logits(reloaded).elements(), logits(in_memory).elements()));
+  StopAfterLayers stop(2);
+  ASSERT_FALSE(write_to(root_ / "resumed", stop).ok());
+  EXPECT_EQ(value_of(write_to(root_ / "resumed", progress_)).resumed_layers, 2);
+  for (const std::string& name : names_in(root_ / "whole")) {
+    EXPECT_EQ(value_of(read_text_file(root_ / "resumed" / name)),
+              value_of(read_text_file(root_ / "whole" / name)))
+        << name;
+  }
+}
+
 TEST_F(Artifact, AnotherRecipeStartsOver) {
   QUAROT_NEEDS(data_folder());
   const fs::path folder = root_ / "out";
@@ -484,6 +531,8 @@ TEST_F(Artifact, ARecipeThatDoesNotFitItsModelIsRefused) {
         << prepared.error().message();
   };
   expect_refused({{"a_bits", 4}, {"a_group", 1000}}, "groups of 1000");
+  expect_refused({{"a_bits", 4}, {"site_bits", {"o_proj@5=A8"}}}, "layers 0 to 4");
+  expect_refused({{"a_bits", 4}, {"site_bits", {"o_proj=A99"}}}, "expected PLACE=BITS");
   // Of another version, which may have meant something by it.
   expect_refused({{"bits_of_thought", 4}}, "write the model again");
   expect_refused({{"transforms", {{"everything", true}}}}, "\"everything\" is no field");

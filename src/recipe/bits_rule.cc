@@ -134,9 +134,10 @@ LayerBits bits_of(const std::vector<BitsRule>& rules, int64_t layer) {
   return bits;
 }
 
-BitsRule rule_for(Space site, const std::vector<int64_t>& layers, int weights, int activations) {
+BitsRule rule_for(Space site, const std::vector<bool>& layers, int weights, int activations) {
   BitsRule rule{std::string(place_of(site)), {}, weights, activations};
-  for (const int64_t layer : layers) {
+  for (int64_t layer = 0; layer < std::ssize(layers); ++layer) {
+    if (!layers[static_cast<size_t>(layer)]) continue;
     if (!rule.layers.empty() && rule.layers.back().second + 1 == layer) {
       ++rule.layers.back().second;
     } else {

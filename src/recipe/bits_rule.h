@@ -36,8 +36,8 @@ struct LayerBits {
 };
 LayerBits bits_of(const std::vector<BitsRule>& rules, int64_t layer);
 
-// The rule for a site as a whole, of all layers in the list, ascending.
-BitsRule rule_for(Space site, const std::vector<int64_t>& layers, int weights, int activations);
+// The rule for a site as a whole, of those layers that are true in the list of all.
+BitsRule rule_for(Space site, const std::vector<bool>& layers, int weights, int activations);
 
 // kInvalidArgument for layers that the model does not have.
 Status check(const std::vector<BitsRule>& rules, const ModelConfig& config);

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "quarot/version.h"
+#include "recipe/choose_bits.h"
 #include "recipe/residual_basis.h"
 
 namespace quarot {
@@ -119,14 +120,15 @@ Result<PreparedModel> prepare_outer(const Checkpoint& checkpoint, const Tokenize
         windows, calibration_windows(recipe, checkpoint, tokenizer, calibration, progress));
   }
   QUAROT_ASSIGN_OR_RETURN(prepared.model, load_outer(checkpoint));
-  QUAROT_ASSIGN_OR_RETURN(
-      const std::optional<Orthogonal> found,
-      residual_basis(
-          prepared.recipe, config, windows,
-          [&](std::span<const Token> tokens) {
-            return Result<Matrix>(embedding_rows(prepared.model.embedding, tokens));
-          },
-          layers_of(checkpoint, config), progress, device));
+  const auto embed = [&](std::span<const Token> tokens) {
+    return Result<Matrix>(embedding_rows(prepared.model.embedding, tokens));
+  };
+  QUAROT_ASSIGN_OR_RETURN(const std::optional<Orthogonal> found,
+                          residual_basis(prepared.recipe, config, windows, embed,
+                                         layers_of(checkpoint, config), progress, device));
+  QUAROT_ASSIGN_OR_RETURN(prepared.recipe,
+                          choose_bits(prepared.recipe, config, windows, embed,
+                                      layers_of(checkpoint, config), progress, device, found));
   QUAROT_ASSIGN_OR_RETURN(FinishedLayers layers,
                           quantize_model(prepared.recipe, windows, layers_of(checkpoint, config),
                                          prepared.model, progress, device, found));

@@ -108,6 +108,8 @@ Status visit_numbers(Recipe& r, Visitor&& visit) {
   QUAROT_RETURN_IF_ERROR(visit("keep_threshold", r.precision.kept.threshold));
   QUAROT_RETURN_IF_ERROR(visit("keep_bits", r.precision.kept.bits));
   QUAROT_RETURN_IF_ERROR(visit("keep_sorted", r.precision.kept.sorted));
+  QUAROT_RETURN_IF_ERROR(visit("a_budget", r.a_budget));
+  QUAROT_RETURN_IF_ERROR(visit("w_budget", r.w_budget));
   QUAROT_RETURN_IF_ERROR(visit("fit_groups", r.fit_groups));
   QUAROT_RETURN_IF_ERROR(visit("embedding_bits", r.embedding_bits));
   QUAROT_RETURN_IF_ERROR(visit("head_bits", r.head_bits));
@@ -177,8 +179,9 @@ Status set_rotation(std::string_view name, bool on, TransformSpec& spec) {
 }
 
 // The recipe's own, and those that rules give.
-std::string bits_in(const Recipe& recipe, int own, int BitsRule::*of_rule) {
+std::string bits_in(const Recipe& recipe, int own, double budget, int BitsRule::*of_rule) {
   std::set<int> all = {own};
+  if (budget > 0) all.insert(8);
   for (const BitsRule& rule : recipe.site_bits) {
     if (rule.*of_rule > 0) all.insert(rule.*of_rule);
   }
@@ -197,6 +200,22 @@ Status check_site_bits(const Recipe& recipe, const ModelConfig& config) {
                    to_text(rule), what);
     }
   }
+  for (const auto& [name, budget, bits] :
+       {std::tuple("w_budget", recipe.w_budget, recipe.weights.bits),
+        {"a_budget", recipe.a_budget, recipe.precision.activations.bits}}) {
+    if (budget == 0) continue;
+    if (!(bits < 8 && budget >= bits && budget <= 8)) {
+      return error(ErrorCode::kInvalidArgument,
+                   "{} is {} where the others have {} bits: expected fewer than 8 there and a "
+                   "budget from them to 8",
+                   name, budget, bits);
+    }
+    if (!recipe.site_bits.empty()) {
+      return error(ErrorCode::kInvalidArgument,
+                   "{} chooses the sites that get 8 bits, and site_bits names them: choose one",
+                   name);
+    }
+  }
   return {};
 }
 
@@ -209,8 +228,8 @@ Status check_floats(const Recipe& recipe, const ModelConfig& config) {
                  "keep no channels");
   }
   if (recipe.grid == WeightGrid::kInteger) return {};
-  if (!recipe.site_bits.empty() || recipe.weights.bits != 2 || recipe.weights.group != 0 ||
-      recipe.clip_by_outputs) {
+  if (!recipe.site_bits.empty() || recipe.w_budget > 0 || recipe.weights.bits != 2 ||
+      recipe.weights.group != 0 || recipe.clip_by_outputs) {
     return error(ErrorCode::kInvalidArgument,
                  "w_grid e8 is of 2 bits with a scale a row: choose w_bits 2, w_group 0, no "
                  "w_clip_by_outputs, and no site_bits");
@@ -359,9 +378,10 @@ std::string bits_label(const Recipe& recipe) {
   std::string tables;
   if (recipe.embedding_bits != kFloatBits) tables += fmt::format("E{}", recipe.embedding_bits);
   if (recipe.head_bits != kFloatBits) tables += fmt::format("H{}", recipe.head_bits);
-  return fmt::format("W{}A{}{}{}", bits_in(recipe, recipe.weights.bits, &BitsRule::weights),
-                     bits_in(recipe, recipe.precision.activations.bits, &BitsRule::activations),
-                     cache, tables);
+  return fmt::format(
+      "W{}A{}{}{}", bits_in(recipe, recipe.weights.bits, recipe.w_budget, &BitsRule::weights),
+      bits_in(recipe, recipe.precision.activations.bits, recipe.a_budget, &BitsRule::activations),
+      cache, tables);
 }
 
 Status set_bits(const std::string& label, Recipe& recipe) {

@@ -67,6 +67,10 @@ struct Recipe {
   int64_t gptq_tokens = 128 * 2048;  // of calibration text, where one is given
   Precision precision;
   std::vector<BitsRule> site_bits;  // in place of the weights' and the activations', where they say
+  // Bits on average, over all multiply-adds, of the activations and of the weights that they read,
+  // for choose_bits() to give some sites 8; 0: no.
+  double a_budget = 0;
+  double w_budget = 0;
   bool fit_groups = false;          // halve groups until they divide every width, see fitted()
   int embedding_bits = kFloatBits;  // 4 or 8: integers with a scale a row; else as stored
   int head_bits = kFloatBits;       // of lm_head
@@ -93,9 +97,11 @@ struct Recipe {
   bool searches_clips() const {
     return precision.activations.enabled() && precision.activations.search_clip;
   }
+  bool has_budget() const { return a_budget > 0 || w_budget > 0; }
   // Whether it needs calibration tokens at all.
   bool calibrates() const {
-    return uses_statistics() || uses_hessians() || transforms.finds_residual_basis();
+    return has_budget() || uses_statistics() || uses_hessians() ||
+           transforms.finds_residual_basis();
   }
   // Whether the seed changes anything.
   bool is_random() const {

@@ -91,6 +91,9 @@ Recipe unusual() {
       .keys_by_channel = true, .keys_before_rope = true, .recent = 96, .outliers = 0.25};
   r.precision.half_online = true;
   r.precision.kept = {.count = 12, .threshold = 3.5, .bits = 7, .sorted = true};
+  r.site_bits = {{"o_proj", {}, 0, 8}, {"v_proj", {{0, 3}, {29, 29}}, 5, 0}};
+  r.a_budget = 4.25;
+  r.w_budget = 5.5;
   r.fit_groups = true;
   r.embedding_bits = 8;
   r.head_bits = 4;
@@ -120,6 +123,9 @@ TEST(Recipe, JsonKeepsEveryField) {
     EXPECT_EQ(read.gptq_residual, recipe.gptq_residual);
     EXPECT_EQ(read.gptq_tokens, recipe.gptq_tokens);
     EXPECT_EQ(read.precision, recipe.precision);
+    EXPECT_EQ(read.site_bits, recipe.site_bits);
+    EXPECT_EQ(read.a_budget, recipe.a_budget);
+    EXPECT_EQ(read.w_budget, recipe.w_budget);
     EXPECT_EQ(read.fit_groups, recipe.fit_groups);
     EXPECT_EQ(read.embedding_bits, recipe.embedding_bits);
     EXPECT_EQ(read.head_bits, recipe.head_bits);
@@ -154,6 +160,10 @@ TEST(Recipe, JsonThatIsWrongIsRefused) {
   expect_refused({{"center", "q"}}, ErrorCode::kInvalidArgument, "none, k, kv");
   expect_refused({{"w_method", "awq"}}, ErrorCode::kInvalidArgument, "rtn, gptq");
   expect_refused({{"base", "nothing"}}, ErrorCode::kNotFound, "no recipe \"nothing\"");
+  expect_refused({{"site_bits", "o_proj=A8"}}, ErrorCode::kCorrupt, "expected a list");
+  expect_refused({{"site_bits", {8}}}, ErrorCode::kCorrupt, "expected a list");
+  expect_refused({{"site_bits", {"o_proj=A9"}}}, ErrorCode::kInvalidArgument, "bits 2 to 8");
+  expect_refused({{"a_budget", "4.5"}}, ErrorCode::kCorrupt, "expected a number");
   expect_refused({{"seed", -1}}, ErrorCode::kCorrupt, "0 or more");
   expect_refused({{"transforms", 1}}, ErrorCode::kCorrupt, "object of transforms");
   expect_refused({{"transforms", {{"head", false}}}}, ErrorCode::kInvalidArgument,
@@ -217,6 +227,12 @@ TEST(BitsLabel, IsTheFieldsName) {
   EXPECT_EQ(bits_label(r), "W4A8K4V3");
   r.head_bits = 8;
   EXPECT_EQ(bits_label(r), "W4A8K4V3H8");
+  r = value_of(recipe_by_name("naive"));
+  r.site_bits = {{"o_proj", {}, 0, 8}, {"all", {{3, 3}}, 2, 0}, {"down_proj", {}, 0, 6}};
+  EXPECT_EQ(bits_label(r), "W2/4A4/6/8KV4");
+  r.site_bits.clear();
+  r.a_budget = 5;
+  EXPECT_EQ(bits_label(r), "W4A4/8KV4");
 }
 
 TEST(BitsLabel, IsReadBack) {
@@ -281,6 +297,16 @@ TEST(CheckRecipe, NamesWhatDoesNotFit) {
   refused({{"calibration_tokens", 0}}, "calibration_tokens");
   refused({{"w_method", "gptq"}, {"gptq_damp", -1}}, "damping -1");
   refused({{"w_method", "gptq"}, {"w_clip_by_outputs", true}}, "rounding to the nearest");
+  refused({{"site_bits", {"o_proj@2=A8"}}}, "layers 0 to 1");
+  refused({{"site_bits", {"o_proj=A8"}}, {"a_bits", 16}}, "in place of a_bits, which is 16");
+  refused({{"site_bits", {"all=W8"}}, {"w_bits", 16}}, "in place of w_bits, which is 16");
+  refused({{"w_grid", "e8"}, {"w_bits", 2}, {"site_bits", {"all=W8"}}}, "no site_bits");
+  refused({{"a_budget", 3.9}}, "a_budget is 3.9");
+  refused({{"a_budget", 8.1}}, "a_budget is 8.1");
+  refused({{"a_budget", -1}}, "a_budget is -1");
+  refused({{"w_budget", 8}, {"w_bits", 8}}, "fewer than 8");
+  refused({{"w_budget", 8}, {"w_bits", 16}}, "fewer than 8");
+  refused({{"w_budget", 5}, {"site_bits", {"o_proj=A8"}}}, "choose one");
 }
 
 }  // namespace

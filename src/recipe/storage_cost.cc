@@ -66,6 +66,15 @@ StorageCost storage_cost(const Recipe& recipe, const ModelConfig& config) {
     }
     cost.kept_channels += kept_of(recipe, width);
   }
+  // Up to the budget, before it is known where.
+  if (recipe.w_budget > 0) {
+    cost.weight_bits +=
+        (recipe.w_budget - recipe.weights.bits) * weights * static_cast<double>(config.layers);
+  }
+  if (recipe.a_budget > 0) {
+    cost.activation_bits +=
+        (recipe.a_budget - p.activations.bits) * channels * static_cast<double>(config.layers);
+  }
   cost.weight_bits /= weights * static_cast<double>(config.layers);
   cost.activation_bits /= channels * static_cast<double>(config.layers);
   cost.cache_bits = (cache_bits(p, p.keys, p.pages.keys_by_channel, config.head_dim) +

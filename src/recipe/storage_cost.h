@@ -10,6 +10,7 @@ namespace quarot {
 // a scale of 32 bits and, where it is asymmetric, a zero point of 8, as the artifact and the cache
 // store them. A cache quantised by pages has a scale and an offset of 32 bits each, an outlier of
 // it 16 and as many for its place; what is recent and float yet is not counted.
+// A budget counts as if it were of all elements, and spent.
 struct StorageCost {
   double weight_bits = kFloatBits;      // of the layers' linears
   double activation_bits = kFloatBits;  // of what these read, a token

@@ -57,6 +57,18 @@ TEST(StorageCost, OfGroupsByHand) {
   EXPECT_DOUBLE_EQ(cost.cache_bits, (2 + 40.0 / 16 + 16) / 2);
 }
 
+// Layer 1's o_proj reads 96 of 272 channels, its down_proj has 48 · 80 weights; of two layers.
+TEST(StorageCost, OfSitesWithBitsOfTheirOwnByHand) {
+  Recipe recipe = value_of(recipe_by_name("quarot"));
+  recipe.site_bits = {{"o_proj", {{1, 1}}, 0, 8}, {"down_proj", {{1, 1}}, 8, 0}};
+  const StorageCost cost = storage_cost(recipe, config());
+  EXPECT_DOUBLE_EQ(cost.weight_bits, 4 + 32.0 * 416 / 23808 + 4.0 * 48 * 80 / (2 * 23808));
+  EXPECT_DOUBLE_EQ(cost.activation_bits, 4 + 32.0 * 4 / 272 + 4.0 * 96 / (2 * 272));
+  recipe.site_bits.clear();
+  recipe.a_budget = 4.5;
+  EXPECT_DOUBLE_EQ(storage_cost(recipe, config()).activation_bits, 4.5 + 32.0 * 4 / 272);
+}
+
 // At most an eighth of 48, 96, 48, 80 channels: 6, 12, 6, 10, in 8 bits with a scale of their own;
 // the rest in 4 bits with one more.
 TEST(StorageCost, OfKeptChannelsByHand) {

@@ -17,6 +17,11 @@ class CpuLayerStream final : public LayerStream {
   Status reserve(int64_t tokens) override;
   Status reserve(int64_t tokens, int64_t memory_limit);  // bytes; what needs more goes to disk
   Status add_window(std::span<const Token> tokens, Matrix embedded) override;
+  // Another one that is where `window` is.
+  Status repeat_window(int64_t window) {
+    const std::vector<Token> tokens = windows_[static_cast<size_t>(window)].tokens;
+    return add_window(tokens, Matrix(residual(window)));
+  }
   int64_t windows() const override { return static_cast<int64_t>(windows_.size()); }
   Result<StreamMoments> moments(Space site, Step step, const ResidualTarget* target) override;
   ConstMatrixRef residual(int64_t window) const override {

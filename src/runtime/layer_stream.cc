@@ -53,6 +53,15 @@ Status LayerStream::run_step(Step step, SiteObserver* observer) {
   return wait();
 }
 
+Status LayerStream::run_layer_for(int64_t first, int64_t last) {
+  for (int64_t window = first; window < last; ++window) {
+    QUAROT_RETURN_IF_ERROR(check_progress());
+    QUAROT_RETURN_IF_ERROR(run_window(
+        window, [](Backend& backend) { forward_layer(backend, 0); }, nullptr));
+  }
+  return wait();
+}
+
 int64_t LayerStream::state_bytes(int64_t tokens) const {
   const ModelConfig& config = model_.config;
   return tokens * (config.hidden + config.width(Space::kAttentionOutput)) *

@@ -58,6 +58,8 @@ class LayerStream {
   // sees the rows of all windows in order.
   Status run_layer(SiteObserver* observer = nullptr);
   Status run_step(Step step, SiteObserver* observer = nullptr);
+  // All of them, for some windows only: first … last − 1.
+  Status run_layer_for(int64_t first, int64_t last);
 
   // Runs a step that ends with the input of `site` and sums up what the linears there would read.
   // With a target there is one such linear, and it writes the residual stream.

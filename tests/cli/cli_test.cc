@@ -159,6 +159,10 @@ TEST_F(Cli, BadOptionValuesSayWhatWasExpected) {
   expect_failure(eval({"--set", "name=\xff"}), 1, "UTF-8");
   expect_failure(eval({"--a-bits", "4", "--a-clip", "0"}), 1, "clip");
   expect_failure(eval({"--a-clip", "some"}), 1, "search or a number");
+  expect_failure(eval({"--recipe", "quarot", "--site-bits", "heads=A8"}), 1, "o_proj=A8");
+  expect_failure(eval({"--recipe", "quarot", "--site-bits", "o_proj@5=A8"}), 1, "layers 0 to 4");
+  expect_failure(eval({"--site-bits", "o_proj=A8"}), 1, "a_bits, which is 16");
+  expect_failure(eval({"--recipe", "quarot", "--a-budget", "3"}), 1, "a_budget is 3");
   expect_failure(eval({"--protocol", "mine"}), 1, "paper or llama.cpp");
   expect_failure(eval({"--stride", "-1"}), 1, "expected 1 to");
   expect_failure(eval({"--stride", "128"}), 1, "expected 1 to 127");

@@ -25,6 +25,7 @@ struct Shape {
   int cache_bits = 4;
   bool biases = false;
   int64_t prompt = kPrompt;
+  bool mixed = false;  // sites of 8 bits and of 5 among the others
 };
 
 constexpr char kGrouped[] = R"({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 3,
@@ -61,7 +62,9 @@ constexpr Shape kShapes[] = {
     {"grouped_plain", kGrouped, false, false},
     {"grouped_biases", kGrouped, true, true, 4, 4, true},
     {"grouped_long", kGrouped, false, true, 4, 4, false, 1500},
+    {"grouped_mixed", kGrouped, true, true, 4, 4, false, kPrompt, true},
     {"many", kMany},
+    {"many_mixed", kMany, true, true, 4, 4, true, kPrompt, true},
     {"many_balanced", kMany, true, true, 8, 4, true},
     {"many_long", kMany, false, true, 4, 4, false, 1100},
     {"wide", kWide},
@@ -107,6 +110,10 @@ Model model_of(const Shape& shape) {
       randomize(random, each.key_center, config.kv_heads * config.head_dim, 0);
       randomize(random, each.value_center, config.kv_heads * config.head_dim, 0);
     }
+  }
+  if (shape.mixed) {
+    model.layers.front().activation_bits = {0, 8, 0, 5};
+    model.layers.back().activation_bits = {8, 0, 8, 8};
   }
   return model;
 }
