@@ -147,6 +147,22 @@ std::vector<StudyRow> bits_rows() {
   return rows;
 }
 
+// 8 bits for some sites: of one role, or as a budget chooses them.
+std::vector<StudyRow> budget_rows() {
+  const std::string recipe = "balanced-gptq";
+  const auto named = [](const char* rule) { return json{{"site_bits", {rule}}}; };
+  std::vector<StudyRow> rows = {{"float", "float"}, {recipe, recipe}};
+  rows.push_back({"A8 where o_proj reads", recipe, named("o_proj=A8")});
+  for (const double budget : {4.25, 4.5, 5.0, 6.0})
+    rows.push_back({fmt::format("A within {}", budget), recipe, {{"a_budget", budget}}});
+  rows.push_back({"A8", recipe, {{"a_bits", 8}}});
+  rows.push_back({"W8 of o_proj", recipe, named("o_proj=W8")});
+  for (const double budget : {4.25, 4.5, 5.0})
+    rows.push_back({fmt::format("W within {}", budget), recipe, {{"w_budget", budget}}});
+  rows.push_back({"W8", recipe, {{"w_bits", 8}}});
+  return rows;
+}
+
 }  // namespace
 
 const std::vector<StudyTable>& study_tables() {
@@ -157,6 +173,7 @@ const std::vector<StudyTable>& study_tables() {
       {"w4a8", "W4A8KV4: activations of 8 bits", activation_rows()},
       {"groups", "Groups of weights and activations at W4A4KV4", group_rows()},
       {"gains", "What balanced-gptq is made of, at W4A4KV4", gain_rows()},
+      {"budget", "8 bits for some activations or weights, W4A4KV4 else", budget_rows()},
       {"cache", "Bits of keys and values, everything else float", cache_rows()},
       {"weights", "Weights alone, with and without rotation", weight_rows()},
       {"basis",

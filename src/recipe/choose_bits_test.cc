@@ -101,6 +101,16 @@ TEST_F(ChooseBits, KeepsWithinBothBudgets) {
   EXPECT_GT(a, 4.6);
   EXPECT_LE(w, 6.5);
   EXPECT_GT(w, 6.1);
+  // As each alone.
+  const auto rules = [&](double a_budget, double w_budget) {
+    Recipe alone = recipe;
+    alone.a_budget = a_budget;
+    alone.w_budget = w_budget;
+    return value_of(choose(alone)).site_bits;
+  };
+  std::vector<BitsRule> apart = rules(5, 0);
+  for (const BitsRule& rule : rules(0, 6.5)) apart.push_back(rule);
+  EXPECT_EQ(chosen.site_bits, apart);
   EXPECT_GE(storage_cost(recipe, model_.config).weight_bits,
             storage_cost(chosen, model_.config).weight_bits);
 }

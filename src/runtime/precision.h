@@ -8,7 +8,7 @@
 namespace quarot {
 
 struct Precision {
-  ActivationQuant activations;  // what the linears of the layers read
+  ActivationQuant activations;  // what the linears of the layers read; see Layer::at()
   CacheQuant keys;
   CacheQuant values;
   PageQuant pages;           // how keys and values are quantised, where not token by token

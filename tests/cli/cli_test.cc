@@ -414,6 +414,47 @@ TEST_F(Cli, InspectSaysWhatIsStored) {
   EXPECT_GT(many["bytes"]["cache_a_token"], 2 * few["bytes"]["cache_a_token"].get<double>());
 }
 
+// From the option to the folder, and from there to what runs it.
+TEST_F(Cli, BitsOfSomeSitesAreKeptAndShown) {
+  QUAROT_NEEDS(data_folder());
+  const auto write = [&](const std::string& name, const Arguments& options) {
+    const std::string folder = (folder_ / name).string();
+    Arguments all = {"quantize", stories_, "-o", folder, "--calibration", text_, "--quiet"};
+    all.insert(all.end(), options.begin(), options.end());
+    const Outcome outcome = run(all);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return folder;
+  };
+  const std::string named =
+      write("named", {"--site-bits", "o_proj=A8", "--site-bits", "down_proj@0-1,4=W8A8"});
+  const json seen = json::parse(run({"inspect", named, "--json"}).out);
+  EXPECT_EQ(seen["site_bits"], json({"o_proj=A8", "down_proj@0-1,4=W8A8"}));
+  EXPECT_EQ(seen["recipe"], "balanced (W4/8A4/8KV4)");
+  EXPECT_GT(seen["average_bits"]["weight"], 4.5);
+  EXPECT_NE(seen["stored"]["weights"].get<std::string>().find("4 bits and 8 bits"),
+            std::string::npos);
+  EXPECT_NE(run({"inspect", named}).out.find("o_proj=A8 down_proj@0-1,4=W8A8; on average"),
+            std::string::npos);
+  const std::string chosen = write("chosen", {"--a-budget", "5", "--w-budget", "4.5"});
+  const json rules = json::parse(run({"inspect", chosen, "--json"}).out)["site_bits"];
+  EXPECT_FALSE(rules.empty());
+  // The folder and the options that it was written with say the same.
+  const auto perplexity = [&](const Arguments& what) {
+    Arguments all = {"eval"};
+    all.insert(all.end(), what.begin(), what.end());
+    all.insert(all.end(), {"--text", text_, "--window", "128", "--json"});
+    const Outcome outcome = run(all);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const json result = json::parse(outcome.out);
+    EXPECT_EQ(result["execution"], "packed");
+    return result["perplexity"].get<double>();
+  };
+  Arguments options = {stories_, "--recipe", "balanced", "--calibration", text_};
+  for (const json& rule : rules) options.insert(options.end(), {"--site-bits", rule});
+  EXPECT_NEAR(perplexity({chosen}), perplexity(options), 1e-3 * perplexity(options));
+  EXPECT_NE(perplexity({chosen}), perplexity({named}));
+}
+
 TEST_F(Cli, OutputThatCannotBeWrittenIsAnError) {
   QUAROT_NEEDS(data_folder());
   for (const Arguments& arguments : {Arguments{"--help"},
