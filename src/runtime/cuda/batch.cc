@@ -60,11 +60,12 @@ Result<bool> DeviceBatch::upload(const Batch& batch, std::span<const PageList* c
   rows_ = batch.rows();
   chunks_ = static_cast<int64_t>(batch.chunks.size());
   runs_ = runs_of(batch.chunks);
-  int64_t longest = kLeastLength;
+  longest_ = 0;
   for (const SequenceChunk& chunk : batch.chunks) {
-    longest = std::max(longest, chunk.position + chunk.count);
+    longest_ = std::max(longest_, chunk.position + chunk.count);
   }
-  max_length_ = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(longest)));
+  max_length_ =
+      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(longest_, kLeastLength))));
   table_stride_ = pages.empty() ? 0 : max_length_ / kPageTokens;
 
   const int64_t size = 4 * rows_ + 2 * chunks_ + 1 + chunks_ * table_stride_;

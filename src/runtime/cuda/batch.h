@@ -41,7 +41,9 @@ class DeviceBatch {
   const std::vector<ChunkRun>& runs() const { return runs_; }
   // Whether every chunk is one token.
   bool decodes() const { return rows_ == chunks_; }
-  // At least the longest sequence with its new tokens: few different values as sequences grow.
+  // Of the longest sequence, with its new tokens.
+  int64_t longest() const { return longest_; }
+  // At least that: few different values as sequences grow.
   int64_t max_length() const { return max_length_; }
   int64_t table_stride() const { return table_stride_; }
 
@@ -60,6 +62,7 @@ class DeviceBatch {
 
   int64_t rows_ = 0;
   int64_t chunks_ = 0;
+  int64_t longest_ = 0;
   int64_t max_length_ = 0;
   int64_t table_stride_ = 0;
   std::vector<ChunkRun> runs_;

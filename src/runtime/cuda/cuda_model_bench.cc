@@ -256,6 +256,8 @@ void bench_decode(const ModelConfig& config, int table_bits) {
   for (const auto& [sequences, length] : {std::pair<int64_t, int64_t>{1, 256},
                                           {1, 2048},
                                           {1, 4096},
+                                          {1, 8192},
+                                          {1, 16384},
                                           {16, 256},
                                           {16, 2048},
                                           {16, 4096}}) {

@@ -187,7 +187,7 @@ Status PackedCudaBackend::begin(const Batch& batch) {
   }
   if (rows() == 1) {
     QUAROT_RETURN_IF_ERROR(plan_steps());
-    if (step_) {
+    if (batch_.longest() <= step_tokens()) {
       QUAROT_RETURN_IF_ERROR(embed_tokens());
       replayed_ = true;
       return run_step(*step_, stream());

@@ -28,9 +28,9 @@ class PackedCudaBackend final : public CudaBackend<__half> {
   static Status check(const Model& model, const Precision& precision);
   static int64_t bytes(const ModelConfig& config, TableBits tables);  // on the GPU, without cache
 
-  // Whether decoding one sequence takes one launch (kernels/cuda/step), or as many as there are
-  // operations. Asked after such a batch.
-  bool steps() const { return step_.has_value(); }
+  // The most tokens of a sequence that, decoded alone, takes one launch (kernels/cuda/step) instead
+  // of as many as there are operations; 0 where none does. Asked after such a batch.
+  int64_t step_tokens() const { return step_ ? step_->most_tokens : 0; }
 
   int add_sequence() override { return cache_.add_sequence(); }
   int fork_sequence(int sequence, int64_t tokens) override {

@@ -24,8 +24,8 @@ struct Shape {
   int activation_bits = 4;
   int cache_bits = 4;
   bool biases = false;
-  int64_t prompt = kPrompt;
-  bool mixed = false;  // sites of 8 bits and of 5 among the others
+  int64_t prompt = kPrompt;  // 0: so long that half the steps are beyond what one launch takes
+  bool mixed = false;        // sites of 8 bits and of 5 among the others
 };
 
 constexpr char kGrouped[] = R"({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 3,
@@ -53,6 +53,10 @@ constexpr char kUneven[] = R"({"model_type": "llama", "hidden_size": 5120, "num_
     "num_attention_heads": 40, "num_key_value_heads": 40, "intermediate_size": 13824,
     "vocab_size": 263, "rms_norm_eps": 1e-5})";
 
+constexpr char kHeads[] = R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 2,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 256,
+    "vocab_size": 261, "rms_norm_eps": 1e-5, "max_position_embeddings": 16384})";
+
 constexpr Shape kShapes[] = {
     {"grouped", kGrouped},
     {"grouped_balanced", kGrouped, true},
@@ -71,6 +75,7 @@ constexpr Shape kShapes[] = {
     {"normed", kNormed, true},
     {"windowed", kWindowed, false, true, 4, 4, false, 1300},
     {"narrow", kNarrow},
+    {"beyond", kHeads, false, true, 4, 4, false, 0},
     {"power_of_two_balanced", kPower, true},
     {"uneven_balanced", kUneven, true},
 };
@@ -133,18 +138,23 @@ TEST_P(CudaStep, ChangesNoBit) {
   cuda::PackedCudaBackend& backend = **made;
   const int64_t vocab = backend.config().vocab;
   const auto token = [&](int64_t i) { return static_cast<Token>((7 * i + 3) % vocab); };
+  const int first = backend.add_sequence();
+  forward(backend, {{token(0)}, {{first, 0, 1, 0}}});
+  const int64_t bound = backend.step_tokens();
+  EXPECT_GT(bound, 0) << "the step kernel does not take this shape";
+  backend.drop_sequence(first);
+  const int64_t length = shape.prompt > 0 ? shape.prompt : bound - kSteps / 2;
   std::vector<Token> prompt;
-  for (int64_t i = 0; i < shape.prompt; ++i) prompt.push_back(token(i));
+  for (int64_t i = 0; i < length; ++i) prompt.push_back(token(i));
   std::vector<Matrix> runs;
   for (const bool crowded : {false, true}) {
     const int sequence = backend.add_sequence();
     const int other = backend.add_sequence();
-    forward(backend, {prompt, {{sequence, 0, shape.prompt, 0}}});
+    forward(backend, {prompt, {{sequence, 0, length, 0}}});
     forward(backend, {{prompt.front()}, {{other, 0, 1, 0}}});
-    EXPECT_TRUE(backend.steps()) << "the step kernel does not take this shape";
     Matrix& steps = runs.emplace_back(kSteps, vocab);
     for (int64_t i = 0; i < kSteps; ++i) {
-      const int64_t at = shape.prompt + i;
+      const int64_t at = length + i;
       if (crowded) {
         forward(backend, {{token(at), token(i)}, {{sequence, 0, 1, at}, {other, 1, 1, 1 + i}}});
       } else {

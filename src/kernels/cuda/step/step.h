@@ -74,7 +74,7 @@ struct StepArgs {
   int pair_distance = 0;  // bytes from a block of gate to that of up
   int teams = 0;          // of a block, that attend
   int turning_blocks = 0;
-  bool early = false;  // whether the cache's tokens are fetched before the queries are known
+  bool early = false;     // whether the cache's tokens are fetched before the queries are known
 };
 
 // What a step launches, for as long as nothing in the layers changes.
@@ -82,6 +82,7 @@ struct StepPlan {
   StepArgs args;
   PageLayout cache;
   int blocks = 0;
+  int64_t most_tokens = 0;  // of longer sequences the kernels it stands for are faster
   std::vector<uint8_t> image;
 };
 
@@ -89,8 +90,7 @@ struct StepPlan {
 int64_t step_workspace_bytes(const StepLayer& layer);
 
 // kUnsupported where the current device or these layers, which are alike in all but pointers,
-// windows, clips and bits of rows, are not what the kernel was built for, or attend to so many
-// tokens that the kernels it stands for are faster.
+// windows, clips and bits of rows, are not what the kernel was built for.
 Result<StepPlan> plan_step(std::span<const StepLayer> layers, void* workspace);
 
 // x ← what the layers make of it.
