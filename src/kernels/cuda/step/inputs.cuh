@@ -1,8 +1,9 @@
 // The phases of a layer that make a product's input: all of it, each block for itself.
 #pragma once
 
+#include "kernels/cuda/step/across_heads.cuh"
 #include "kernels/cuda/step/block_state.cuh"
-#include "kernels/cuda/step/turn.cuh"
+#include "kernels/cuda/step/factor.cuh"
 
 namespace quarot::cuda::step {
 
@@ -22,7 +23,7 @@ __device__ __forceinline__ float make_codes(Maker maker, const Rows& rows, const
     case Maker::kRotateWide:
       return rotate_by_factor<float, false, 1, 4>(rows, source, scratch, squares, codes);
     default:
-      return 0;  // kAcross and kTurn have ways of their own
+      return 0;  // kAcross and kFactor have ways of their own
   }
 }
 
@@ -86,22 +87,14 @@ inline __device__ __noinline__ void make_across_heads() {
     return AcrossHeads::make(rows, source, codes);
   });
 }
-template <int kVectors>
-__device__ __noinline__ void make_by_turning() {
+inline __device__ __noinline__ void make_by_factor() {
   const BlockState& state = block_state();
-  const StepArgs& args = state.args;
-  const bool turns = static_cast<int>(blockIdx.x) < args.turning_blocks;
-  if (turns) touch_input(state.own_layer().rows[kDown]);
+  touch_input(state.own_layer().rows[kDown]);
+  const FloatRow source{state.own_floats(state.args.layout.ffn)};
   make_input(kDown, 0, [&](const Rows& rows, uint8_t* scratch, uint8_t* codes) {
-    float* turned = state.own_floats(args.layout.turned);
-    if (turns) {
-      const FloatRow source{state.own_floats(args.layout.ffn)};
-      turn_row<kVectors>(rows, source, scratch, args.turning_blocks, turned);
-    }
-    return quantize_turned<kVectors>(rows, turned, codes);
+    return FactorRow::make(rows, source, scratch, codes);
   });
 }
-
 inline __device__ __noinline__ void make_output_input() {
   if (block_state().own_layer().makers[kOutput] == Maker::kAcross) {
     make_across_heads();
@@ -110,13 +103,10 @@ inline __device__ __noinline__ void make_output_input() {
   }
 }
 inline __device__ __noinline__ void make_down_input() {
-  const DeviceLayer& of = block_state().own_layer();
-  if (of.makers[kDown] != Maker::kTurn) return make_from_floats(kDown);
-  constexpr int kNarrow = kTurnVectors - 1;
-  if (of.rows[kDown].n <= kNarrow * kVector * kThreads) {
-    make_by_turning<kNarrow>();
+  if (block_state().own_layer().makers[kDown] == Maker::kFactor) {
+    make_by_factor();
   } else {
-    make_by_turning<kTurnVectors>();
+    make_from_floats(kDown);
   }
 }
 
