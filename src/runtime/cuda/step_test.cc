@@ -52,6 +52,10 @@ constexpr char kUneven[] = R"({"model_type": "llama", "hidden_size": 5120, "num_
     "num_attention_heads": 40, "num_key_value_heads": 40, "intermediate_size": 13824,
     "vocab_size": 263, "rms_norm_eps": 1e-5})";
 
+constexpr char kKnownFactors[] = R"({"model_type": "llama", "hidden_size": 3584,
+    "num_hidden_layers": 2, "num_attention_heads": 28, "num_key_value_heads": 4,
+    "intermediate_size": 9728, "vocab_size": 263, "rms_norm_eps": 1e-5})";
+
 constexpr Shape kShapes[] = {
     {"grouped", kGrouped},
     {"grouped_balanced", kGrouped, true},
@@ -70,6 +74,8 @@ constexpr Shape kShapes[] = {
     {"narrow", kNarrow},
     {"power_of_two_balanced", kPower, true},
     {"uneven_balanced", kUneven, true},
+    {"known_factors", kKnownFactors},
+    {"known_factors_balanced", kKnownFactors, true, true, 8, 4, true},
 };
 
 void randomize(Random& random, std::vector<float>& values, int64_t count, float center) {

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/fused/fused_reference.h"
 #include "kernels/cuda/fused/fused_test.h"
+#include "kernels/cuda/fused/sign_factor.h"
 
 namespace quarot::cuda {
 namespace {
@@ -18,6 +19,7 @@ struct Rotated {
   int inner = 1;
   bool hadamard = true;
   bool random_signs = false;
+  bool known = false;  // the factor is the Hadamard matrix that the program builds
 };
 
 struct Output {
@@ -47,7 +49,9 @@ void expect_rows(const RowTest& t, bool exact = false) {
   rows.n = t.n;
   rows.quant.bits = t.bits;
   rows.quant.pack_int4 = t.int4;
-  const std::vector<double> factor = random_factor(std::max(1, t.rotated.m), t.rotated.hadamard);
+  const std::vector<double> factor =
+      t.rotated.known ? hadamard_factor(t.rotated.m)
+                      : random_factor(std::max(1, t.rotated.m), t.rotated.hadamard);
   std::optional<DeviceBuffer<uint32_t>> words;
   std::vector<int8_t> signs(static_cast<size_t>(t.n), 1);
   if (t.rotated.random_signs) {
@@ -58,6 +62,7 @@ void expect_rows(const RowTest& t, bool exact = false) {
     auto packed =
         rotation_factor(factor, t.rotated.m, t.rotated.log2, t.rotated.inner, rows.rotation);
     ASSERT_TRUE(packed.ok()) << packed.error().message();
+    ASSERT_EQ(rows.rotation.known, t.rotated.known);
     words.emplace(*packed);
     rows.rotation.factor = words->get();
     if (t.rotated.random_signs) rows.rotation.signs = device_signs.get();
@@ -169,21 +174,26 @@ TEST(FusedRows, DoNotDependOnHowManyThereAre) {
   constexpr struct {
     RowOperation operation;
     int m, log2, inner;
-  } kTests[] = {{RowOperation::kSwiglu, 172, 6, 1}, {RowOperation::kPlain, 172, 6, 1},
-                {RowOperation::kSwiglu, 28, 9, 1},  {RowOperation::kPlain, 28, 9, 1},
-                {RowOperation::kSwiglu, 107, 7, 1}, {RowOperation::kPlain, 107, 7, 1},
-                {RowOperation::kSwiglu, 28, 10, 1}, {RowOperation::kPlain, 28, 10, 1},
-                {RowOperation::kPlain, 12, 7, 1},   {RowOperation::kPlain, 76, 6, 1},
-                {RowOperation::kPlain, 44, 7, 1},   {RowOperation::kPlain, 76, 7, 1},
-                {RowOperation::kPlain, 148, 7, 1},  {RowOperation::kPlain, 28, 0, 128},
-                {RowOperation::kSwiglu, 924, 5, 1}, {RowOperation::kPlain, 924, 5, 1},
-                {RowOperation::kPlain, 36, 0, 64},  {RowOperation::kNorm, 1, 12, 1},
-                {RowOperation::kNorm, 20, 8, 1},    {RowOperation::kNorm, 28, 7, 1},
-                {RowOperation::kNorm, 36, 6, 1},    {RowOperation::kNorm, 36, 4, 1},
-                {RowOperation::kNorm, 172, 6, 1},   {RowOperation::kNorm, 28, 9, 1},
-                {RowOperation::kNorm, 107, 7, 1},   {RowOperation::kPlain, 172, 0, 64},
-                {RowOperation::kPlain, 96, 0, 128}, {RowOperation::kNorm, 924, 5, 1},
-                {RowOperation::kNorm, 1, 13, 1}};
+    bool known = false;
+  } kTests[] = {{RowOperation::kSwiglu, 172, 6, 1},      {RowOperation::kPlain, 172, 6, 1},
+                {RowOperation::kSwiglu, 28, 9, 1},       {RowOperation::kPlain, 28, 9, 1},
+                {RowOperation::kSwiglu, 107, 7, 1},      {RowOperation::kPlain, 107, 7, 1},
+                {RowOperation::kSwiglu, 28, 10, 1},      {RowOperation::kPlain, 28, 10, 1},
+                {RowOperation::kPlain, 12, 7, 1},        {RowOperation::kPlain, 76, 6, 1},
+                {RowOperation::kPlain, 44, 7, 1},        {RowOperation::kPlain, 76, 7, 1},
+                {RowOperation::kPlain, 148, 7, 1},       {RowOperation::kPlain, 28, 0, 128},
+                {RowOperation::kSwiglu, 924, 5, 1},      {RowOperation::kPlain, 924, 5, 1},
+                {RowOperation::kPlain, 36, 0, 64},       {RowOperation::kNorm, 1, 12, 1},
+                {RowOperation::kNorm, 20, 8, 1},         {RowOperation::kNorm, 28, 7, 1},
+                {RowOperation::kNorm, 36, 6, 1},         {RowOperation::kNorm, 36, 4, 1},
+                {RowOperation::kNorm, 172, 6, 1},        {RowOperation::kNorm, 28, 9, 1},
+                {RowOperation::kNorm, 107, 7, 1},        {RowOperation::kPlain, 172, 0, 64},
+                {RowOperation::kPlain, 96, 0, 128},      {RowOperation::kNorm, 924, 5, 1},
+                {RowOperation::kNorm, 1, 13, 1},         {RowOperation::kNorm, 12, 8, 1, true},
+                {RowOperation::kNorm, 20, 7, 1, true},   {RowOperation::kNorm, 20, 8, 1, true},
+                {RowOperation::kNorm, 28, 7, 1, true},   {RowOperation::kPlain, 28, 0, 128, true},
+                {RowOperation::kSwiglu, 12, 7, 1, true}, {RowOperation::kPlain, 44, 7, 1, true},
+                {RowOperation::kSwiglu, 76, 6, 1, true}, {RowOperation::kPlain, 76, 7, 1, true}};
   for (const auto& t : kTests) {
     SCOPED_TRACE(::testing::Message() << t.m << " x 2^" << t.log2 << " x " << t.inner);
     Rows rows;
@@ -195,7 +205,8 @@ TEST(FusedRows, DoNotDependOnHowManyThereAre) {
     rows.eps = 1e-5F;
     // For each multiprocessor more than it takes at a time.
     const int many = 300 + static_cast<int>(4'000'000 / rows.stride);
-    const std::vector<double> factor = random_factor(t.m, t.m != 107);
+    const std::vector<double> factor =
+        t.known ? hadamard_factor(t.m) : random_factor(t.m, t.m != 107);
     const auto words = rotation_factor(factor, t.m, t.log2, t.inner, rows.rotation);
     ASSERT_TRUE(words.ok());
     const DeviceBuffer<uint32_t> device_words(*words);
@@ -257,6 +268,39 @@ TEST(FusedRows, NormWithRotation) {
                  100,
                  false});
   }
+}
+
+// Those of float32 rows, and of others, which tensor cores turn.
+TEST(FusedRows, KnownFactors) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  for (const ColumnShape& s : kColumnShapes) {
+    const Rotated rotated{s.m, s.walsh ? s.log2 : 0, s.walsh ? 1 : 1 << s.log2, true, true, true};
+    const int n = s.m << s.log2;
+    for (const auto operation :
+         {RowOperation::kPlain, RowOperation::kNorm, RowOperation::kSwiglu}) {
+      expect_rows({n, operation, rotated, Element::kFloat32});
+      expect_rows({n, operation, rotated, Element::kFloat32, 8, false, 100, false});
+    }
+    expect_rows({n, RowOperation::kPlain, rotated});
+  }
+}
+
+template <int m>
+void expect_known_factor() {
+  static constexpr SignTable<m> kTable = known_factor<m>();
+  const SignMatrix expected = hadamard_matrix(m);
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < m; ++j) ASSERT_EQ(kTable.at[i][j], expected(i, j)) << m;
+  }
+}
+
+// The compiler's matrices are those that the weights were turned by.
+TEST(FusedRows, KnownFactorsAreTheProgramsHadamardMatrices) {
+  expect_known_factor<12>();
+  expect_known_factor<20>();
+  expect_known_factor<28>();
+  expect_known_factor<44>();
+  expect_known_factor<76>();
 }
 
 TEST(FusedRows, AcrossHeads) {

@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/bench.cuh"
 #include "kernels/cuda/fused/fused.h"
+#include "rotation/hadamard.h"
 
 namespace quarot::cuda {
 
@@ -56,6 +57,13 @@ inline std::vector<double> random_factor(int m, bool signs) {
     e = normal(generator) / std::sqrt(m);
     if (signs) e = std::copysign(1 / std::sqrt(m), e);
   }
+  return factor;
+}
+
+// The Hadamard matrix that the program builds, orthonormal.
+inline std::vector<double> hadamard_factor(int m) {
+  std::vector<double> factor;
+  for (const int8_t sign : hadamard_matrix(m).elements()) factor.push_back(sign / std::sqrt(m));
   return factor;
 }
 

@@ -1,6 +1,6 @@
 // Row kernels: without a rotation, and with one.
 //
-// A rotation is float32 additions where all of it is (walsh_row.cuh). Elsewhere it
+// A rotation is float32 additions where all of it is (walsh_row.cuh, column_row.cuh). Elsewhere it
 // is a Walsh transform of up to 256 consecutive elements, by such additions, and then a dense
 // factor across [m][columns], on tensor cores (factor_mma.cuh). A power of two, from the row's
 // maximum, keeps both of its terms in float16's range.
@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fused/factor_mma.cuh"
+#include "kernels/cuda/fused/rotate_columns.cuh"
 #include "kernels/cuda/fused/row_pass.cuh"
 #include "kernels/cuda/fused/walsh_row.cuh"
 
@@ -241,6 +242,7 @@ template <typename In, bool kExact, int kTilesM, int kTilesN, typename Source>
 __device__ __forceinline__ float rotate_row(const Rows& args, const Source& source, uint8_t* shared,
                                             float* squares, uint8_t* out) {
   if (args.rotation.log2 > 0) return rotate_walsh_row<In>(args, source, shared, out);
+  if (suits_columns(args)) return rotate_columns(args, source, shared, out);
   return rotate_by_factor<In, kExact, kTilesM, kTilesN>(args, source, shared, squares, out);
 }
 

@@ -31,6 +31,7 @@ std::optional<Maker> maker_of(Product which, const Rows& rows, int blocks) {
   if (rows.rotation.log2 > 0 && walsh_threads(rows.rotation.log2) <= kThreads) {
     return Maker::kWalsh;
   }
+  if (suits_columns(rows)) return Maker::kColumns;
   if (which == kDown && turns(rows, blocks)) return Maker::kTurn;
   if (Rotate::fits(rows)) return Maker::kRotate;
   if (QuantizeWide::fits(rows)) return Maker::kQuantizeWide;
