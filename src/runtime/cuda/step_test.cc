@@ -52,9 +52,9 @@ constexpr char kUneven[] = R"({"model_type": "llama", "hidden_size": 5120, "num_
     "num_attention_heads": 40, "num_key_value_heads": 40, "intermediate_size": 13824,
     "vocab_size": 263, "rms_norm_eps": 1e-5})";
 
-constexpr char kKnownFactors[] = R"({"model_type": "llama", "hidden_size": 3584,
-    "num_hidden_layers": 2, "num_attention_heads": 28, "num_key_value_heads": 4,
-    "intermediate_size": 9728, "vocab_size": 263, "rms_norm_eps": 1e-5})";
+constexpr char kKnownFactors[] = R"({"model_type": "llama", "hidden_size": 2048,
+    "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "intermediate_size": 5632, "vocab_size": 263, "rms_norm_eps": 1e-5})";
 
 constexpr Shape kShapes[] = {
     {"grouped", kGrouped},

@@ -15,18 +15,17 @@
 namespace quarot::cuda {
 
 // A block of kThreads has the row.
-template <int kThreads_, int m_, int kLog2_, bool kWalsh_>
+template <int kThreads_, int m_, int kLog2_>
 struct ColumnSplit {
   static constexpr int m = m_;
   static constexpr int kLog2 = kLog2_;
-  static constexpr bool kWalsh = kWalsh_;
   static constexpr int kThreads = kThreads_;
   static constexpr int kColumns = 1 << kLog2;
   static constexpr int kEach =
       kColumns > kThreads ? kColumns / kThreads : 1;  // columns of a thread
   // The index bits of step 2: first those from kLowBits on, then those below.
   static constexpr int kBits = kEach == 1 ? kLog2 : std::countr_zero(unsigned{kThreads});
-  static constexpr int kLowBits = kWalsh ? kBits / 2 : 3;
+  static constexpr int kLowBits = kBits / 2;
   static constexpr int kHighBits = kBits - kLowBits;
   static constexpr int kSlots = kColumns / 8;  // units of four rows
   static constexpr int kUnits = m / 4 * kSlots;
@@ -112,27 +111,14 @@ __device__ __forceinline__ void column_butterflies(float (&x)[kEach][m]) {
   }
 }
 
-// Places kFirst and on of a column: fours, with a pair before or behind them where there is one.
+// Places kFirst and on of a column.
 template <int kFirst, int kCount>
 __device__ __forceinline__ void store_places(const float (&y)[kCount], float* column) {
-  constexpr int kBefore = kFirst % 4;
-  static_assert(kBefore % 2 == 0 && (kFirst + kCount) % 4 % 2 == 0);
-  float* to = column + kFirst;
-  if constexpr (kBefore == 2) *reinterpret_cast<float2*>(to) = {y[0], y[1]};
+  static_assert(kFirst % 4 == 0 && kCount % 4 == 0);
 #pragma unroll
-  for (int i = kBefore; i + 4 <= kCount; i += 4) {
-    *reinterpret_cast<float4*>(to + i) = {y[i], y[i + 1], y[i + 2], y[i + 3]};
+  for (int i = 0; i < kCount; i += 4) {
+    *reinterpret_cast<float4*>(column + kFirst + i) = {y[i], y[i + 1], y[i + 2], y[i + 3]};
   }
-  if constexpr ((kCount - kBefore) % 4 == 2) {
-    *reinterpret_cast<float2*>(to + kCount - 2) = {y[kCount - 2], y[kCount - 1]};
-  }
-}
-// `to`: where the column lies.
-template <int m, int kFirst, int kCount>
-__device__ __forceinline__ void turn_places(const float (&x)[m], float* to) {
-  float y[kCount];
-  multiply_column<m, kFirst>(x, y);
-  store_places<kFirst>(y, to);
 }
 
 // Step 1: the row, with the factor and the butterflies between a thread's columns, in shared
@@ -158,23 +144,17 @@ __device__ __forceinline__ void turn_columns(const Rows& args, const Source& sou
     weigh_column<Split>(args, column, x[j]);
   }
   float* to = shared + Split::place(t);
-  if constexpr (is_paley2(m)) {
-    static_assert(kEach == 1);
-    turn_places<m, 0, m / 2>(x[0], to);
-    turn_places<m, m / 2, m / 2>(x[0], to);
-  } else {
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      float y[m];
-      multiply_column<m, 0>(x[j], y);
+  for (int j = 0; j < kEach; ++j) {
+    float y[m];
+    multiply_column<m, 0>(x[j], y);
 #pragma unroll
-      for (int i = 0; i < m; ++i) x[j][i] = y[i];
-    }
-    if constexpr (Split::kWalsh) column_butterflies(x);
+    for (int i = 0; i < m; ++i) x[j][i] = y[i];
+  }
+  column_butterflies(x);
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      store_places<0>(x[j], to + Split::place(j * Split::kThreads));
-    }
+  for (int j = 0; j < kEach; ++j) {
+    store_places<0>(x[j], to + Split::place(j * Split::kThreads));
   }
 }
 
@@ -235,21 +215,19 @@ __device__ __forceinline__ void turn_unit(int u, float* shared, float (&x)[kUnit
   using Low = Unit<kLowBits>;
   const int v = u % Split::kSlots;
   float* rows = shared + u / Split::kSlots * 4;
-  if constexpr (Split::kWalsh) {
-    using High = Unit<Split::kHighBits>;
-    const int rest = High::rest(v);
-    const int low = rest & ((1 << kLowBits) - 1);
-    float* at = rows + Split::place(low | rest >> kLowBits << Split::kBits) + High::row(v);
-    if (has_unit<Split>(u)) {
-      High::template take<Split, kLowBits>(at, x);
-      High::turn(x);
-      High::template keep<Split, kLowBits>(at, x);
-    }
-    __syncwarp();
+  using High = Unit<Split::kHighBits>;
+  const int rest = High::rest(v);
+  const int low = rest & ((1 << kLowBits) - 1);
+  float* at = rows + Split::place(low | rest >> kLowBits << Split::kBits) + High::row(v);
+  if (has_unit<Split>(u)) {
+    High::template take<Split, kLowBits>(at, x);
+    High::turn(x);
+    High::template keep<Split, kLowBits>(at, x);
   }
+  __syncwarp();
   if (!has_unit<Split>(u)) return;
   Low::template take<Split, 0>(rows + Split::place(Low::rest(v) << kLowBits) + Low::row(v), x);
-  if constexpr (Split::kWalsh) Low::turn(x);
+  Low::turn(x);
 }
 
 // The codes of unit u.
@@ -272,7 +250,7 @@ __device__ __forceinline__ void store_unit(const RowQuant& quant, const RowQuant
       const float* of = x + 4 * i * kRows + e;
       words[i] = quantizer.quantize_rounded(of[0], of[kRows], of[2 * kRows], of[3 * kRows]);
     }
-    uint8_t* row = out + factor_row<Split::m>(place + e) * (Split::kColumns >> quant.pack_int4);
+    uint8_t* row = out + (place + e) * (Split::kColumns >> quant.pack_int4);
     if (!quant.pack_int4) {
       if (!has_unit<Split>(u)) continue;
       if constexpr (kWords == 2) {
@@ -354,9 +332,11 @@ __device__ __forceinline__ float column_row(const Rows& args, const Source& sour
   return finish_columns<Split>(args, kOperation == RowOperation::kNorm, shared, slots, out);
 }
 
-// Whether column_row turns such rows, to the same bits wherever they are turned.
+// Whether column_row turns such rows, to the same bits wherever they are turned. Of 12 rows of 128,
+// one row with a norm is faster on tensor cores.
 __host__ __device__ inline bool suits_columns(const Rows& rows) {
-  return rows.rotation.known && rows.element == Element::kFloat32;
+  return rows.rotation.known && rows.element == Element::kFloat32 &&
+         (rows.rotation.m != 12 || rows.operation != RowOperation::kNorm);
 }
 
 }  // namespace quarot::cuda

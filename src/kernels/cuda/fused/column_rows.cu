@@ -17,7 +17,7 @@ constexpr int threads_of(const ColumnShape& shape) {
   return shape.m == 12 ? 1 << (shape.log2 - 1) : 1 << shape.log2;
 }
 constexpr int blocks_of(const ColumnShape& shape) {
-  const int registers = shape.m <= 20 ? 64 : shape.m == 28 ? 72 : shape.m == 44 ? 96 : 128;
+  const int registers = shape.m <= 20 ? 64 : 96;
   return 65536 / registers / threads_of(shape);
 }
 
@@ -36,7 +36,7 @@ template <RowOperation kOperation, size_t kIndex>
 Status launch(const Rows& rows, cudaStream_t stream) {
   constexpr ColumnShape kShape = kColumnShapes[kIndex];
   constexpr int kThreads = threads_of(kShape);
-  using Split = ColumnSplit<kThreads, kShape.m, kShape.log2, kShape.walsh>;
+  using Split = ColumnSplit<kThreads, kShape.m, kShape.log2>;
   const auto kernel = column_kernel<kOperation, Split, blocks_of(kShape)>;
   constexpr int kShared = column_bytes<Split>();
   QUAROT_RETURN_IF_ERROR(check(
@@ -64,8 +64,7 @@ Status rotate_column_rows(const Rows& rows, cudaStream_t stream) {
   const auto attempt = [&]<size_t kIndex>() {
     constexpr ColumnShape kShape = kColumnShapes[kIndex];
     const RowRotation& r = rows.rotation;
-    if (!launched && r.m == kShape.m && r.columns == 1 << kShape.log2 &&
-        (r.walsh_bits > 0) == kShape.walsh) {
+    if (!launched && r.m == kShape.m && r.columns == 1 << kShape.log2) {
       launched = launch<kIndex>(rows, stream);
     }
   };

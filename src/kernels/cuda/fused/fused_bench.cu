@@ -64,8 +64,9 @@ void bench_rows(const char* name, RowOperation operation, int rows, int m, int l
     // Where there is no Hadamard matrix of this order, a factor of two terms.
     std::vector<double> dense(size_t(m) * m, 0.1);
     if (hadamard_construction(m)) {
+      const SignMatrix matrix = hadamard_matrix(m);
       dense.clear();
-      for (const int8_t s : hadamard_matrix(m).elements()) dense.push_back(s / std::sqrt(m));
+      for (const int8_t s : matrix.elements()) dense.push_back(s / std::sqrt(m));
     }
     auto words = rotation_factor(dense, m, log2, inner, r.rotation);
     must(words.ok() ? Status() : Status(words.error()));

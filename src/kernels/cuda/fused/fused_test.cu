@@ -189,11 +189,9 @@ TEST(FusedRows, DoNotDependOnHowManyThereAre) {
                 {RowOperation::kNorm, 172, 6, 1},        {RowOperation::kNorm, 28, 9, 1},
                 {RowOperation::kNorm, 107, 7, 1},        {RowOperation::kPlain, 172, 0, 64},
                 {RowOperation::kPlain, 96, 0, 128},      {RowOperation::kNorm, 924, 5, 1},
-                {RowOperation::kNorm, 1, 13, 1},         {RowOperation::kNorm, 12, 8, 1, true},
-                {RowOperation::kNorm, 20, 7, 1, true},   {RowOperation::kNorm, 20, 8, 1, true},
-                {RowOperation::kNorm, 28, 7, 1, true},   {RowOperation::kPlain, 28, 0, 128, true},
-                {RowOperation::kSwiglu, 12, 7, 1, true}, {RowOperation::kPlain, 44, 7, 1, true},
-                {RowOperation::kSwiglu, 76, 6, 1, true}, {RowOperation::kPlain, 76, 7, 1, true}};
+                {RowOperation::kNorm, 1, 13, 1},         {RowOperation::kNorm, 12, 7, 1, true},
+                {RowOperation::kNorm, 20, 8, 1, true},   {RowOperation::kSwiglu, 12, 7, 1, true},
+                {RowOperation::kSwiglu, 44, 7, 1, true}, {RowOperation::kPlain, 44, 7, 1, true}};
   for (const auto& t : kTests) {
     SCOPED_TRACE(::testing::Message() << t.m << " x 2^" << t.log2 << " x " << t.inner);
     Rows rows;
@@ -274,7 +272,7 @@ TEST(FusedRows, NormWithRotation) {
 TEST(FusedRows, KnownFactors) {
   if (!has_gpu()) GTEST_SKIP() << "no GPU here";
   for (const ColumnShape& s : kColumnShapes) {
-    const Rotated rotated{s.m, s.walsh ? s.log2 : 0, s.walsh ? 1 : 1 << s.log2, true, true, true};
+    const Rotated rotated{s.m, s.log2, 1, true, true, true};
     const int n = s.m << s.log2;
     for (const auto operation :
          {RowOperation::kPlain, RowOperation::kNorm, RowOperation::kSwiglu}) {
@@ -287,7 +285,7 @@ TEST(FusedRows, KnownFactors) {
 
 template <int m>
 void expect_known_factor() {
-  static constexpr SignTable<m> kTable = known_factor<m>();
+  static constexpr SignTable<m> kTable = paley<m - 1>();
   const SignMatrix expected = hadamard_matrix(m);
   for (int i = 0; i < m; ++i) {
     for (int j = 0; j < m; ++j) ASSERT_EQ(kTable.at[i][j], expected(i, j)) << m;
@@ -298,9 +296,8 @@ void expect_known_factor() {
 TEST(FusedRows, KnownFactorsAreTheProgramsHadamardMatrices) {
   expect_known_factor<12>();
   expect_known_factor<20>();
-  expect_known_factor<28>();
   expect_known_factor<44>();
-  expect_known_factor<76>();
+  expect_known_factor<28>();  // of a field that is not of a prime order
 }
 
 TEST(FusedRows, AcrossHeads) {

@@ -62,8 +62,9 @@ inline std::vector<double> random_factor(int m, bool signs) {
 
 // The Hadamard matrix that the program builds, orthonormal.
 inline std::vector<double> hadamard_factor(int m) {
+  const SignMatrix matrix = hadamard_matrix(m);
   std::vector<double> factor;
-  for (const int8_t sign : hadamard_matrix(m).elements()) factor.push_back(sign / std::sqrt(m));
+  for (const int8_t sign : matrix.elements()) factor.push_back(sign / std::sqrt(m));
   return factor;
 }
 

@@ -8,12 +8,9 @@
 
 namespace quarot::cuda {
 
-// Of a column's places, those that a thread turns: of all of them, or of each of the halves.
+// The first of a column's places that a thread turns.
 constexpr int part_begin(int m, int parts, int part) {
-  if (is_paley1(m)) return 4 * ((m / 4 * part + parts - 1) / parts);
-  const int of_half = parts / 2;
-  const int pairs = (m / 4 * (part % of_half) + of_half - 1) / of_half;
-  return part / of_half * (m / 2) + 2 * pairs;
+  return 4 * ((m / 4 * part + parts - 1) / parts);
 }
 
 // Step 1, of the row at `row` in shared memory. kInPlace: there it will also be.
@@ -95,11 +92,8 @@ __device__ __noinline__ float rotate_columns(const Rows& args, const Source& sou
   unroll<std::size(kColumnShapes)>([&]<int i>() {
     constexpr int m = kColumnShapes[i].m;
     constexpr int kLog2 = kColumnShapes[i].log2;
-    constexpr bool kWalsh = kColumnShapes[i].walsh;
-    if (rotation.m != m || rotation.columns != 1 << kLog2 || rotation.walsh_bits > 0 != kWalsh) {
-      return;
-    }
-    using Split = ColumnSplit<kMaxRowThreads, m, kLog2, kWalsh>;
+    if (rotation.m != m || rotation.columns != 1 << kLog2) return;
+    using Split = ColumnSplit<kMaxRowThreads, m, kLog2>;
     scale = rotate_columns_of<Split>(args, source, reinterpret_cast<float*>(shared), out);
   });
   return scale;

@@ -114,7 +114,7 @@ std::vector<uint32_t> term_words(const DenseFactor& dense) {
 // As column_row.cuh does it.
 template <int m>
 bool equals_known_factor(const DenseFactor& dense) {
-  static constexpr SignTable<m> kTable = known_factor<m>();
+  static constexpr SignTable<m> kTable = paley<m - 1>();
   for (int i = 0; i < m; ++i) {
     for (int j = 0; j < m; ++j) {
       if ((dense(i, j) < 0) != (kTable.at[i][j] < 0)) return false;
@@ -125,8 +125,8 @@ bool equals_known_factor(const DenseFactor& dense) {
 bool is_known_factor(const DenseFactor& dense, const RowRotation& rotation) {
   const auto matches = [&]<size_t i>() {
     constexpr ColumnShape kShape = kColumnShapes[i];
-    return rotation.m == kShape.m && rotation.columns == 1 << kShape.log2 &&
-           (rotation.walsh_bits > 0) == kShape.walsh && equals_known_factor<kShape.m>(dense);
+    return rotation.m == kShape.m && rotation.walsh_bits == kShape.log2 &&
+           equals_known_factor<kShape.m>(dense);
   };
   const auto any = [&]<size_t... i>(std::index_sequence<i...>) {
     return (matches.template operator()<i>() || ...);

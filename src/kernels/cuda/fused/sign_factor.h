@@ -1,5 +1,5 @@
 // The Hadamard matrices of small orders, known to the compiler: the same as rotation/hadamard.h
-// makes, by Paley's constructions (1933).
+// makes, by Paley's first construction (1933).
 #pragma once
 
 #include <cstdint>
@@ -66,47 +66,20 @@ constexpr SignTable<q + 1> conference(int8_t column) {
   return c;
 }
 
-// C + I: Paley's first Hadamard matrix where C is antisymmetric, and what his second is made of.
+// I + C with C antisymmetric, of order q + 1.
 template <int q>
-constexpr SignTable<q + 1> conference_and_one() {
-  SignTable<q + 1> c = conference<q>(q % 4 == 3 ? -1 : 1);
-  for (int i = 0; i <= q; ++i) c.at[i][i] = 1;
-  return c;
+constexpr SignTable<q + 1> paley() {
+  SignTable<q + 1> h = conference<q>(-1);
+  for (int i = 0; i <= q; ++i) h.at[i][i] = 1;
+  return h;
 }
 
-// Which of the two constructions, of the orders below, gives the one of order m.
-constexpr bool is_paley1(int m) { return m == 12 || m == 20 || m == 28 || m == 44; }
-constexpr bool is_paley2(int m) { return m == 76; }
-
-// The sign of H(i, j) of those orders.
-template <int m>
-constexpr SignTable<m> known_factor() {
-  if constexpr (is_paley1(m)) {
-    return conference_and_one<m - 1>();
-  } else {
-    static_assert(is_paley2(m));
-    constexpr SignTable<m / 2> c = conference_and_one<m / 2 - 1>();
-    SignTable<m> h;
-    for (int i = 0; i < m; ++i) {
-      for (int j = 0; j < m; ++j) {
-        const bool diagonal = i / 2 == j / 2;
-        const int sign =
-            diagonal ? (i % 2 == 0 && j % 2 == 0 ? 1 : -1) : (i % 2 == 1 && j % 2 == 1 ? -1 : 1);
-        h.at[i][j] = static_cast<int8_t>(diagonal ? sign : sign * c.at[i / 2][j / 2]);
-      }
-    }
-    return h;
-  }
-}
-
-// The rows [m][2^log2] that column_row.cuh turns: with butterflies over all the columns, or none.
+// The rows [m][2^log2] that column_row.cuh turns, with butterflies over all the columns: where one
+// row alone, whose unrolled additions no cache has at hand, takes no longer than on tensor cores.
 struct ColumnShape {
   int m;
   int log2;
-  bool walsh;
 };
-inline constexpr ColumnShape kColumnShapes[] = {{12, 7, true}, {12, 8, true}, {20, 7, true},
-                                                {20, 8, true}, {28, 7, true}, {44, 7, true},
-                                                {76, 6, true}, {76, 7, true}, {28, 7, false}};
+inline constexpr ColumnShape kColumnShapes[] = {{12, 7}, {20, 8}, {44, 7}};
 
 }  // namespace quarot::cuda

@@ -287,9 +287,9 @@ TEST(GemmRowsTest, EqualsQuantisingFirst) {
     rows.gain = t.operation == RowOperation::kNorm ? gain.get() : nullptr;
     rows.eps = 1e-5F;
     rows.quant = {4, false, 0.9F, codes.get(), scale.get()};
+    const SignMatrix matrix = hadamard_matrix(t.m);
     std::vector<double> factor;
-    for (const int8_t sign : hadamard_matrix(t.m).elements())
-      factor.push_back(sign / std::sqrt(t.m));
+    for (const int8_t sign : matrix.elements()) factor.push_back(sign / std::sqrt(t.m));
     std::optional<DeviceBuffer<uint32_t>> words;
     if (t.rotates) {
       words.emplace(*rotation_factor(factor, t.m, t.log2, t.inner, rows.rotation));
