@@ -46,7 +46,7 @@ __device__ __forceinline__ void touch_input(const Rows& rows) {
   if (rows.gain != nullptr) {
     for (int i = 0; element_of(i) < rows.n; ++i) touch(rows.gain + element_of(i));
   }
-  if (rows.rotation.m == 0 || rows.rotation.log2 > 0 || rows.rotation.known) return;
+  if (rows.rotation.m == 0 || rows.rotation.log2 > 0 || suits_columns(rows)) return;
   constexpr int kSmall = 8 * 1024;
   const int at = static_cast<int>(threadIdx.x) * 32;
   if (factor_bytes(rows.rotation) <= kSmall && at < factor_bytes(rows.rotation)) {
