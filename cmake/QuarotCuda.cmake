@@ -26,10 +26,10 @@ function(quarot_cuda_target target)
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--diag-suppress=554,20208;-Xcompiler=-Wall;--Werror=all-warnings>)
 endfunction()
 
-# quarot_cuda_kernels(NAME SOURCES a.cu b.cc ... [TEST t.cu] [BENCH b.cu]): one folder's kernels, into
-# the library, the test cuda_<NAME>_test and the benchmark cuda_<NAME>_bench.
+# quarot_cuda_kernels(NAME SOURCES a.cu b.cc ... [TEST t.cu u.cu ...] [BENCH b.cu]): one folder's
+# kernels, into the library, the test cuda_<NAME>_test and the benchmark cuda_<NAME>_bench.
 function(quarot_cuda_kernels name)
-  cmake_parse_arguments(arg "" "TEST;BENCH" "SOURCES" ${ARGN})
+  cmake_parse_arguments(arg "" "BENCH" "SOURCES;TEST" ${ARGN})
   add_library(quarot_cuda_${name} OBJECT ${arg_SOURCES})
   quarot_cuda_target(quarot_cuda_${name})
   target_sources(quarot PRIVATE $<TARGET_OBJECTS:quarot_cuda_${name}>)

@@ -49,6 +49,11 @@ __device__ __forceinline__ uint4 load_once_16(const void* pointer) {
                : "l"(pointer));
   return v;
 }
+__device__ __forceinline__ float load_once_4(const void* pointer) {
+  float v;
+  asm volatile("ld.global.L1::no_allocate.f32 %0, [%1];" : "=f"(v) : "l"(pointer));
+  return v;
+}
 __device__ __forceinline__ uint2 load_once_8(const void* pointer) {
   uint2 v;
   asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"

@@ -56,6 +56,9 @@ constexpr char kUneven[] = R"({"model_type": "llama", "hidden_size": 5120, "num_
 constexpr char kHeads[] = R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 2,
     "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 256,
     "vocab_size": 261, "rms_norm_eps": 1e-5, "max_position_embeddings": 16384})";
+constexpr char kKnownFactors[] = R"({"model_type": "llama", "hidden_size": 2048,
+    "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "intermediate_size": 5632, "vocab_size": 263, "rms_norm_eps": 1e-5})";
 
 constexpr Shape kShapes[] = {
     {"grouped", kGrouped},
@@ -78,6 +81,8 @@ constexpr Shape kShapes[] = {
     {"beyond", kHeads, false, true, 4, 4, false, 0},
     {"power_of_two_balanced", kPower, true},
     {"uneven_balanced", kUneven, true},
+    {"known_factors", kKnownFactors},
+    {"known_factors_balanced", kKnownFactors, true, true, 8, 4, true},
 };
 
 void randomize(Random& random, std::vector<float>& values, int64_t count, float center) {

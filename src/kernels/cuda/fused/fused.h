@@ -32,6 +32,9 @@ struct RowRotation {
   // and of a size that float32 butterflies are made for (walsh_row.cuh). log2 = 0: elsewhere.
   int log2 = 0;
   int first = 0;
+  // Whether F is a Hadamard matrix that the compiler knows (sign_factor.h): of float32 rows
+  // column_row.cuh then makes float32 additions of it.
+  bool known = false;
 };
 
 // H = F ⊗ Walsh(2^log2) of F given as m × m orthonormal doubles (empty if m = 1): fills all but the

@@ -7,6 +7,7 @@
 #include "kernels/cuda/bench.cuh"
 #include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/fused/heads.h"
+#include "rotation/hadamard.h"
 
 namespace quarot::cuda {
 namespace {
@@ -60,8 +61,13 @@ void bench_rows(const char* name, RowOperation operation, int rows, int m, int l
   r.eps = 1e-5F;
   std::optional<DeviceBuffer<uint32_t>> factor;
   if (rotate) {
-    std::vector<double> dense(size_t(m) * m, 1 / std::sqrt(double(m)));
-    if (m == 107) dense[0] = 0;  // no Hadamard matrix of this order: a factor of two terms
+    // Where there is no Hadamard matrix of this order, a factor of two terms.
+    std::vector<double> dense(size_t(m) * m, 0.1);
+    if (hadamard_construction(m)) {
+      const SignMatrix matrix = hadamard_matrix(m);
+      dense.clear();
+      for (const int8_t s : matrix.elements()) dense.push_back(s / std::sqrt(m));
+    }
     auto words = rotation_factor(dense, m, log2, inner, r.rotation);
     must(words.ok() ? Status() : Status(words.error()));
     factor.emplace(*words);

@@ -7,9 +7,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "base/error.h"
 #include "kernels/cuda/fused/fused.h"
+#include "kernels/cuda/fused/sign_factor.h"
 
 namespace quarot::cuda {
 namespace {
@@ -108,6 +111,29 @@ std::vector<uint32_t> term_words(const DenseFactor& dense) {
   return words;
 }
 
+// As column_row.cuh does it.
+template <int m>
+bool equals_known_factor(const DenseFactor& dense) {
+  static constexpr SignTable<m> kTable = paley<m - 1>();
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < m; ++j) {
+      if ((dense(i, j) < 0) != (kTable.at[i][j] < 0)) return false;
+    }
+  }
+  return true;
+}
+bool is_known_factor(const DenseFactor& dense, const RowRotation& rotation) {
+  const auto matches = [&]<size_t i>() {
+    constexpr ColumnShape kShape = kColumnShapes[i];
+    return rotation.m == kShape.m && rotation.walsh_bits == kShape.log2 &&
+           equals_known_factor<kShape.m>(dense);
+  };
+  const auto any = [&]<size_t... i>(std::index_sequence<i...>) {
+    return (matches.template operator()<i>() || ...);
+  };
+  return dense.signs() && any(std::make_index_sequence<std::size(kColumnShapes)>{});
+}
+
 // As walsh_row.cuh does it.
 bool has_butterflies(int m, int log2, int inner) {
   if (m != 1) return false;
@@ -128,6 +154,7 @@ Result<std::vector<uint32_t>> rotation_factor(std::span<const double> factor, in
   rotation.inverse_columns = static_cast<unsigned>((uint64_t{1} << 32) / rotation.columns + 1);
   rotation.terms = dense.signs() ? 1 : 2;
   rotation.scale = static_cast<float>(1 / std::sqrt(std::ldexp(dense.signs() ? m : 1, log2)));
+  rotation.known = is_known_factor(dense, rotation);
   rotation.first = std::countr_zero(static_cast<unsigned>(inner));
   rotation.log2 = has_butterflies(m, log2, inner) ? log2 + rotation.first : 0;
   if (rotation.columns % kLeastColumns != 0) {

@@ -151,6 +151,7 @@ __device__ __forceinline__ void load_four_once(const __nv_bfloat16* p, float* x)
 // Where the row of a row kernel comes from: as it lies in memory.
 struct StoredRow {
   static constexpr bool kAtOnce = false;  // whether all its vectors are loaded before the first use
+  static constexpr bool kShared = false;  // whether it lies in shared memory, at `from`
   // Whether its rows may take this operation.
   static constexpr bool has(RowOperation /*operation*/) { return true; }
   int row;
@@ -169,8 +170,25 @@ struct StoredRow {
                                     float (&x)[kElements]) const {
     load_fours<In>(args, args.second, at, distance, x);
   }
+  // Float32 elements, the first `at`, `distance` apart.
+  template <int kElements>
+  __device__ void load_apart(const Rows& args, int at, int distance, float (&x)[kElements]) const {
+    load_apart(args, args.x, at, distance, x);
+  }
+  template <int kElements>
+  __device__ void load_second_apart(const Rows& args, int at, int distance,
+                                    float (&x)[kElements]) const {
+    load_apart(args, args.second, at, distance, x);
+  }
 
  private:
+  template <int kElements>
+  __device__ void load_apart(const Rows& args, const void* matrix, int at, int distance,
+                             float (&x)[kElements]) const {
+    const float* from = static_cast<const float*>(matrix) + row * args.stride + at;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) x[i] = load_once_4(from + i * distance);
+  }
   template <typename In, int kElements>
   __device__ void load_fours(const Rows& args, const void* matrix, int at, int distance,
                              float (&x)[kElements]) const {

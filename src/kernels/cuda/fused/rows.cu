@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/early_launch.cuh"
+#include "kernels/cuda/fused/column_rows.h"
 #include "kernels/cuda/fused/factor_rows.h"
 #include "kernels/cuda/fused/factor_stream.h"
 #include "kernels/cuda/fused/rotate_cluster.cuh"
@@ -133,6 +134,7 @@ Status quantize_rows(const Rows& rows, cudaStream_t stream) {
   QUAROT_RETURN_IF_ERROR(check_rows(rows));
   QUAROT_ASSIGN_OR_RETURN(const Device device, current_device());
   if (rows.rotation.log2 > 0) return rotate_walsh_rows(rows, stream);
+  if (suits_columns(rows)) return rotate_column_rows(rows, stream);
   if (rows.rotation.m > 0 && suits_cluster(rows, device)) {
     return launch_cluster(rows, stream);
   }

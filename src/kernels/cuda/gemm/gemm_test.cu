@@ -13,6 +13,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/gemm_reference.h"
 #include "kernels/cuda/gemm/packed.h"
+#include "rotation/hadamard.h"
 #include "tensor/dtype.h"
 
 namespace quarot::cuda {
@@ -260,7 +261,9 @@ TEST(GemmRowsTest, EqualsQuantisingFirst) {
       {6144, RowOperation::kNorm, 1, 12, 1, true},   {960, RowOperation::kNorm, 36, 4, 1, true},
       {4096, RowOperation::kPlain, 1, 5, 128, true}, {576, RowOperation::kPlain, 36, 0, 16, true},
       {8192, RowOperation::kPlain, 1, 6, 128, true}, {576, RowOperation::kSwiglu, 12, 7, 1, true},
-      {2048, RowOperation::kSwiglu, 44, 7, 1, true}, {896, RowOperation::kSwiglu, 76, 6, 1, false}};
+      {2048, RowOperation::kSwiglu, 44, 7, 1, true}, {896, RowOperation::kSwiglu, 76, 6, 1, false},
+      {512, RowOperation::kSwiglu, 100, 6, 1, true}, {512, RowOperation::kNorm, 28, 7, 1, true},
+      {512, RowOperation::kNorm, 20, 8, 1, true},    {512, RowOperation::kPlain, 28, 0, 128, true}};
   for (const auto& t : kTests) {
     const int width = (t.m << t.log2) * t.inner;
     SCOPED_TRACE(::testing::Message() << t.outputs << " of " << width);
@@ -284,7 +287,9 @@ TEST(GemmRowsTest, EqualsQuantisingFirst) {
     rows.gain = t.operation == RowOperation::kNorm ? gain.get() : nullptr;
     rows.eps = 1e-5F;
     rows.quant = {4, false, 0.9F, codes.get(), scale.get()};
-    const std::vector<double> factor(static_cast<size_t>(t.m) * t.m, 1 / std::sqrt(t.m));
+    const SignMatrix matrix = hadamard_matrix(t.m);
+    std::vector<double> factor;
+    for (const int8_t sign : matrix.elements()) factor.push_back(sign / std::sqrt(t.m));
     std::optional<DeviceBuffer<uint32_t>> words;
     if (t.rotates) {
       words.emplace(*rotation_factor(factor, t.m, t.log2, t.inner, rows.rotation));

@@ -21,7 +21,16 @@ namespace quarot::cuda::step {
 static_assert(kThreads == kMaxRowThreads);
 
 // How a row becomes a product's input: the first of these that has its shape.
-enum class Maker { kQuantize, kQuantizeWide, kAcross, kWalsh, kFactor, kRotate, kRotateWide };
+enum class Maker {
+  kQuantize,
+  kQuantizeWide,
+  kAcross,
+  kWalsh,
+  kColumns,
+  kFactor,
+  kRotate,
+  kRotateWide
+};
 using Quantize = QuantizedInput<1>;
 using QuantizeWide = QuantizedInput<2>;
 using Rotate = RotatedInput<1, 1>;

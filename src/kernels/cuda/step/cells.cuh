@@ -138,6 +138,7 @@ __device__ __forceinline__ void add_sums(const SumRow& sums, int n, float* x) {
 // Source of a row kernel: a row in shared memory.
 struct SharedRow {
   static constexpr bool kAtOnce = false;
+  static constexpr bool kShared = true;
   static constexpr bool has(RowOperation operation) { return operation != RowOperation::kSwiglu; }
   const float* from;
 
@@ -161,6 +162,7 @@ struct SharedRow {
 // The same: floats as other blocks store them, when they are complete.
 struct FloatRow {
   static constexpr bool kAtOnce = true;
+  static constexpr bool kShared = false;
   static constexpr bool has(RowOperation operation) { return operation == RowOperation::kPlain; }
   const float* from;
 

@@ -18,6 +18,8 @@ __device__ __forceinline__ float make_codes(Maker maker, const Rows& rows, const
       return QuantizeWide::make(rows, source, scratch, codes);
     case Maker::kWalsh:
       return rotate_walsh_row<float>(rows, source, scratch, codes);
+    case Maker::kColumns:
+      return rotate_columns(rows, source, scratch, codes);
     case Maker::kRotate:
       return rotate_by_factor<float, false, 1, 1>(rows, source, scratch, squares, codes);
     case Maker::kRotateWide:
@@ -45,7 +47,7 @@ __device__ __forceinline__ void touch_input(const Rows& rows) {
   if (rows.gain != nullptr) {
     for (int i = 0; element_of(i) < rows.n; ++i) touch(rows.gain + element_of(i));
   }
-  if (rows.rotation.m == 0 || rows.rotation.log2 > 0) return;
+  if (rows.rotation.m == 0 || rows.rotation.log2 > 0 || suits_columns(rows)) return;
   constexpr int kSmall = 8 * 1024;
   const int at = static_cast<int>(threadIdx.x) * 32;
   if (factor_bytes(rows.rotation) <= kSmall && at < factor_bytes(rows.rotation)) {

@@ -26,6 +26,7 @@ std::optional<Maker> maker_of(Product which, const Rows& rows, const Device& dev
   if (rows.rotation.log2 > 0 && walsh_threads(rows.rotation.log2) <= kThreads) {
     return Maker::kWalsh;
   }
+  if (suits_columns(rows)) return Maker::kColumns;
   if (which == kDown && device.capability == 90 && FactorRow::fits(rows)) return Maker::kFactor;
   if (Rotate::fits(rows)) return Maker::kRotate;
   if (QuantizeWide::fits(rows)) return Maker::kQuantizeWide;
