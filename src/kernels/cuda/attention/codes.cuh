@@ -91,22 +91,19 @@ __device__ __forceinline__ uint32_t expand_pair(uint32_t pair, int i) {
 // How the dims of a value group of kDim meet the 16-row tiles of Vᵀ: lane group g = lane / 4
 // supplies rows g and g + 8 of tile i. Where the eighth of a row is a whole number of 16-bit
 // pieces, g takes consecutive dims, so that they load as wide words; else two neighbours a tile.
-// Where kParts warps share out the dims, each has the tiles of its part.
-template <int kDim, int kBits, int kParts = 1>
+template <int kDim, int kBits>
 struct ValueTiles {
   static constexpr bool kWide = kDim * kBits % 128 == 0;
-  static_assert(kParts == 1 || (kWide && kDim / 8 * kBits / 8 % kParts == 0));
-  static constexpr int kTiles = kDim / 16 / kParts;
-  static constexpr int kBytes = kDim / 8 * kBits / 8 / kParts;  // of a lane group, where kWide
-  static constexpr int kWords = kWide ? (kBytes + 3) / 4 : kTiles;
+  static constexpr int kTiles = kDim / 16;
+  static constexpr int kWords = kWide ? (kDim / 8 * kBits / 8 + 3) / 4 : kTiles;
 
-  __device__ static constexpr int dim(int tile, int g, int row, int part = 0) {
-    return kWide ? g * (kDim / 8) + 2 * (part * kTiles + tile) + row : 16 * tile + 2 * g + row;
+  __device__ static constexpr int dim(int tile, int g, int row) {
+    return kWide ? g * (kDim / 8) + 2 * tile + row : 16 * tile + 2 * g + row;
   }
   // The codes of lane group g in one token's row.
-  __device__ static void load(uint32_t (&words)[kWords], const uint8_t* row, int g, int part = 0) {
+  __device__ static void load(uint32_t (&words)[kWords], const uint8_t* row, int g) {
     if constexpr (kWide) {
-      load_words<kBytes>(words, row + (g * kParts + part) * kBytes);
+      load_words<kDim / 8 * kBits / 8>(words, row + g * (kDim / 8 * kBits / 8));
     } else {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {

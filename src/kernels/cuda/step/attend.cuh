@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/cuda/step/block_state.cuh"
-#include "kernels/cuda/step/wide.cuh"
 
 namespace quarot::cuda::step {
 
@@ -54,13 +53,12 @@ struct SummedHeads {
   }
 };
 
-// A layer's units go round the blocks, one to a team; or, where no block has a second one, to a
-// whole block. Each part is out of line, so that it has the registers for itself.
+// A layer's units go round the blocks, one to a team. Each part is out of line, so that it has the
+// registers for itself.
 template <int kHeadDim, int kKeyBits, int kValueBits>
 class Attention {
   using Traits = DecodeTraits<kHeadDim, kKeyBits, kValueBits>;
   using Team = DecodeTeam<kHeadDim, kKeyBits, kValueBits>;
-  using Wide = WideUnit<kHeadDim, kKeyBits, kValueBits>;
 
  public:
   // How much of a team's memory the tokens take that come before their queries are known.
@@ -69,20 +67,15 @@ class Attention {
   // The first unit's tokens, brought in before its queries are known.
   __device__ static __noinline__ void begin() {
     BlockState& state = block_state();
-    if (own_team() >= state.args.teams) return;
-    if (!wide() && first_unit() >= plan().units) return;
-    fence_copies();  // what the memory held was read before all warps met last
-    if (wide()) return Wide(plan().first[0]).begin();
+    if (own_team() >= state.args.teams || first_unit() >= plan().units) return;
+    fence_copies();
+    team_sync();  // what the memory held is read
     begin_unit(args(), plan().first[own_team()], memory(), team(), state.own_work().slices);
   }
   __device__ static __noinline__ void run() {
     if (own_team() >= block_state().args.teams) return;
     set_unit(first_unit());
     if (!block_state().args.early) begin();
-    if (wide()) {
-      if (own_team() == 0) make_token();
-      return;
-    }
     while (unit() < plan().units) {
       if (unit() != first_unit()) begin_later();
       make_token();
@@ -91,20 +84,8 @@ class Attention {
       set_unit(unit() + block_state().args.teams * static_cast<int>(gridDim.x));
     }
   }
-  // The rest of a unit that all warps attend to.
-  __device__ static void run_wide() {
-    if (!wide()) return;
-    __syncthreads();
-    attend_wide();
-    if (own_team() == 0) finish();
-  }
 
  private:
-  // Whether this block's warps all attend to its unit.
-  __device__ static bool wide() {
-    return block_state().args.teams == kTeams && plan().units <= static_cast<int>(gridDim.x) &&
-           static_cast<int>(blockIdx.x) < plan().units && Wide::fits(plan().first[0]);
-  }
   __device__ static int own_team() { return static_cast<int>(threadIdx.x) / kAttentionThreads; }
   __device__ static int first_unit() { return AttentionPlan::first_unit(own_team()); }
   __device__ static int unit() { return block_state().own_work().unit; }
@@ -148,9 +129,6 @@ class Attention {
     if (threadIdx.x % 32 == 0) slices = filled;
     __syncwarp();
   }
-  __device__ static __noinline__ void attend_wide() {
-    if constexpr (Wide::kFits) Wide(plan().first[0]).attend();
-  }
   __device__ static __noinline__ void finish() {
     finish_unit(args(), unit_plan(), memory(), team(), SummedHeads());
   }
@@ -159,6 +137,7 @@ class Attention {
 // By the warps that never attend: this block's part of the other set of rows zeroed
 // (block_state.cuh), and the next layer's record and constants brought in.
 inline constexpr int kKeepers = kThreads - kTeams * kAttentionThreads;
+inline constexpr int kKeepersBarrier = 1 + kTeams;
 
 template <int kHeadDim, int kKeyBits, int kValueBits>
 __device__ __noinline__ void keep_house() {
@@ -166,12 +145,8 @@ __device__ __noinline__ void keep_house() {
   const int layer = state.own_work().layer;
   const StepArgs& args = state.args;
   const int thread = static_cast<int>(threadIdx.x) - kTeams * kAttentionThreads;
-  if (thread < 32 && layer + 1 < args.layer_count) {
-    load_layer(state, layer + 1, thread, 32);
-    __syncwarp();
-    plan_attention<kHeadDim, kKeyBits, kValueBits>(state, layer + 1);
-    prefetch_layer(state.layer(layer + 1));
-  }
+  const bool is_last = layer + 1 == args.layer_count;
+  if (!is_last) load_layer(state, layer + 1, thread, kKeepers);
   auto* words = reinterpret_cast<uint4*>(state.row(layer + 1, 0));
   const int count = static_cast<int>(args.layout.set_bytes / sizeof(uint4));
   for (int i = static_cast<int>(blockIdx.x) * kKeepers + thread; i < count;
@@ -179,6 +154,10 @@ __device__ __noinline__ void keep_house() {
     words[i] = {};
   }
   fence_gpu();  // zeros are everyone's before this block goes on
+  barrier_sync(kKeepersBarrier, kKeepers);
+  if (is_last) return;
+  if (thread < 32) plan_attention<kHeadDim, kKeyBits, kValueBits>(state, layer + 1);
+  prefetch_layer(state.layer(layer + 1), thread / 32, kKeepers / 32);
 }
 
 }  // namespace quarot::cuda::step

@@ -181,17 +181,17 @@ __device__ __forceinline__ void load_token(BlockState& state) {
   }
 }
 
-// The constants of a layer's products, into L2, by a warp of each block.
-__device__ __forceinline__ void prefetch_layer(const DeviceLayer& layer) {
+// The constants of a layer's products, into L2, by all blocks together; of each by `warps` warps,
+// of which this is number `warp`.
+__device__ __forceinline__ void prefetch_layer(const DeviceLayer& layer, int warp, int warps) {
   constexpr int kLine = 32;  // floats
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = (static_cast<int>(blockIdx.x) + lane * static_cast<int>(gridDim.x)) * kLine;
+  const int first = (static_cast<int>(blockIdx.x) + warp * static_cast<int>(gridDim.x)) * kLine;
+  if (threadIdx.x % 32 != 0) return;
 #pragma unroll 1
   for (int p = 0; p < kProducts; ++p) {
     const DeviceProduct& product = layer.products[p];
     const int outputs = product.strips * kBlockRows * (p == kGateUp ? 2 : 1);
-#pragma unroll 1
-    for (int i = first; i < outputs; i += static_cast<int>(gridDim.x) * 32 * kLine) {
+    for (int i = first; i < outputs; i += static_cast<int>(gridDim.x) * warps * kLine) {
       prefetch_l2(product.scales + i);
       if (product.bias != nullptr) prefetch_l2(product.bias + i);
     }

@@ -32,11 +32,6 @@ inline __device__ __noinline__ void multiply_gate_up() {
 }
 
 // ---- The kernel
-// compute-sanitizer's racecheck takes two accesses for ordered by the number of barriers that each
-// warp has passed, whichever they were. Once warps have met at named ones (team_sync, walsh_row)
-// that others had no part in, it reports hazards between accesses with a __syncthreads in between.
-// Where a model's warps all pass the same number, as in cuda_step_test's narrow shape, it is right.
-
 // What does not change from layer to layer, and the ring full.
 template <int kHeadDim, int kKeyBits, int kValueBits>
 __device__ __noinline__ void begin_block() {
@@ -80,10 +75,8 @@ __device__ __noinline__ void begin_block() {
   if (threadIdx.x % 32 == 0) state.own_work().feed = filled;
   load_token(state);
   __syncthreads();
-  if (threadIdx.x < 32) {
-    plan_attention<kHeadDim, kKeyBits, kValueBits>(state, 0);
-    prefetch_layer(state.layer(0));
-  }
+  if (threadIdx.x < 32) plan_attention<kHeadDim, kKeyBits, kValueBits>(state, 0);
+  prefetch_layer(state.layer(0), static_cast<int>(threadIdx.x) / 32, kWarps);
   __syncthreads();
 }
 
@@ -114,7 +107,6 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     } else {
       keep_house<kHeadDim, kKeyBits, kValueBits>();
     }
-    Attention::run_wide();
     make_output_input();
     multiply(kOutput);
     make_from_residual(kGateUp, 0);
