@@ -27,7 +27,7 @@ enum class Maker {
   kAcross,
   kWalsh,
   kColumns,
-  kFactor,
+  kTurn,
   kRotate,
   kRotateWide
 };

@@ -1,9 +1,8 @@
 // The phases of a layer that make a product's input: all of it, each block for itself.
 #pragma once
 
-#include "kernels/cuda/step/across_heads.cuh"
 #include "kernels/cuda/step/block_state.cuh"
-#include "kernels/cuda/step/factor.cuh"
+#include "kernels/cuda/step/turn.cuh"
 
 namespace quarot::cuda::step {
 
@@ -25,7 +24,7 @@ __device__ __forceinline__ float make_codes(Maker maker, const Rows& rows, const
     case Maker::kRotateWide:
       return rotate_by_factor<float, false, 1, 4>(rows, source, scratch, squares, codes);
     default:
-      return 0;  // kAcross and kFactor have ways of their own
+      return 0;  // kAcross and kTurn have ways of their own
   }
 }
 
@@ -89,14 +88,22 @@ inline __device__ __noinline__ void make_across_heads() {
     return AcrossHeads::make(rows, source, codes);
   });
 }
-inline __device__ __noinline__ void make_by_factor() {
+template <int kVectors>
+__device__ __noinline__ void make_by_turning() {
   const BlockState& state = block_state();
-  touch_input(state.own_layer().rows[kDown]);
-  const FloatRow source{state.own_floats(state.args.layout.ffn)};
+  const StepArgs& args = state.args;
+  const bool turns = static_cast<int>(blockIdx.x) < args.turning_blocks;
+  if (turns) touch_input(state.own_layer().rows[kDown]);
   make_input(kDown, 0, [&](const Rows& rows, uint8_t* scratch, uint8_t* codes) {
-    return FactorRow::make(rows, source, scratch, codes);
+    float* turned = state.own_floats(args.layout.turned);
+    if (turns) {
+      const FloatRow source{state.own_floats(args.layout.ffn)};
+      turn_row<kVectors>(rows, source, scratch, args.turning_blocks, turned);
+    }
+    return quantize_turned<kVectors>(rows, turned, codes);
   });
 }
+
 inline __device__ __noinline__ void make_output_input() {
   if (block_state().own_layer().makers[kOutput] == Maker::kAcross) {
     make_across_heads();
@@ -105,10 +112,13 @@ inline __device__ __noinline__ void make_output_input() {
   }
 }
 inline __device__ __noinline__ void make_down_input() {
-  if (block_state().own_layer().makers[kDown] == Maker::kFactor) {
-    make_by_factor();
+  const DeviceLayer& of = block_state().own_layer();
+  if (of.makers[kDown] != Maker::kTurn) return make_from_floats(kDown);
+  constexpr int kNarrow = kTurnVectors - 1;
+  if (of.rows[kDown].n <= kNarrow * kVector * kThreads) {
+    make_by_turning<kNarrow>();
   } else {
-    make_from_floats(kDown);
+    make_by_turning<kTurnVectors>();
   }
 }
 

@@ -20,23 +20,26 @@ Error no_step(const char* what) {
   return error(ErrorCode::kUnsupported, "step: {}; such a model runs kernel by kernel", what);
 }
 
-std::optional<Maker> maker_of(Product which, const Rows& rows, const Device& device) {
+// Whether `blocks` blocks turn it together.
+bool turns(const Rows& rows, int blocks) {
+  const RowRotation& r = rows.rotation;
+  return r.m > 0 && r.log2 == 0 && rows.n <= kTurnVectors * kVector * kThreads &&
+         turned_tiles(r) <= kWarps * turning_blocks(r, blocks);
+}
+std::optional<Maker> maker_of(Product which, const Rows& rows, int blocks) {
   if (Quantize::fits(rows)) return Maker::kQuantize;
   if (which == kOutput && AcrossHeads::fits(rows)) return Maker::kAcross;
   if (rows.rotation.log2 > 0 && walsh_threads(rows.rotation.log2) <= kThreads) {
     return Maker::kWalsh;
   }
   if (suits_columns(rows)) return Maker::kColumns;
-  if (which == kDown && device.capability == 90 && FactorRow::fits(rows)) return Maker::kFactor;
+  if (which == kDown && turns(rows, blocks)) return Maker::kTurn;
   if (Rotate::fits(rows)) return Maker::kRotate;
   if (QuantizeWide::fits(rows)) return Maker::kQuantizeWide;
   if (RotateWide::fits(rows)) return Maker::kRotateWide;
   return std::nullopt;
 }
 int scratch_bytes(const Rows& rows) {
-  if (FactorRow::fits(rows)) {
-    return std::max(Rotate::scratch_bytes(rows), FactorRow::scratch_bytes(rows));
-  }
   return rows.rotation.m > 0 ? Rotate::scratch_bytes(rows) : Quantize::scratch_bytes(rows);
 }
 
@@ -76,7 +79,7 @@ DeviceProduct device_product(const StepProduct& p, int64_t outputs) {
 }
 
 // `set`: of rows in the workspace, the layer's.
-Result<DeviceLayer> device_layer(const StepLayer& layer, const Device& device, uint8_t* set,
+Result<DeviceLayer> device_layer(const StepLayer& layer, int blocks, uint8_t* set,
                                  const StepLayout& at) {
   DeviceLayer made{};
   made.products[kQkv] = device_product(layer.qkv, layer.qkv.outputs);
@@ -89,7 +92,7 @@ Result<DeviceLayer> device_layer(const StepLayer& layer, const Device& device, u
   made.rows[kDown] = layer.ffn;
   for (int i = 0; i < kProducts; ++i) {
     const Rows& rows = made.rows[i];
-    const std::optional<Maker> maker = maker_of(static_cast<Product>(i), rows, device);
+    const std::optional<Maker> maker = maker_of(static_cast<Product>(i), rows, blocks);
     if (!maker || rows.rows != 1 || rows.element != Element::kFloat32 || rows.quant.pack_int4 ||
         rows.n % 16 != 0) {
       return no_step("a row is too wide, or not a multiple of 16 float32");
@@ -128,6 +131,7 @@ StepLayout workspace_layout(const StepLayer& layer) {
   place(at.split_sums, splits * layer.cache.layout.head_dim * 4);
   place(at.attention, layer.output.inputs * 4);
   place(at.ffn, layer.down.inputs * 4);
+  place(at.turned, turned_floats(layer.down.inputs) * 4);
   return at;
 }
 
@@ -253,11 +257,12 @@ Result<StepPlan> plan_step(std::span<const StepLayer> layers, void* workspace) {
   plan.most_tokens = std::numeric_limits<int64_t>::max();
   plan.image.resize(layers.size() * sizeof(DeviceLayer));
   plan.blocks = blocks_of(first, device);
+  args.turning_blocks = turning_blocks(first.ffn.rotation, plan.blocks);
   for (size_t i = 0; i < layers.size(); ++i) {
     QUAROT_RETURN_IF_ERROR(check_shapes(layers[i]));
     uint8_t* set = args.workspace + static_cast<int64_t>(i % kRowSets) * args.layout.set_bytes;
     QUAROT_ASSIGN_OR_RETURN(const DeviceLayer made,
-                            device_layer(layers[i], device, set, args.layout));
+                            device_layer(layers[i], plan.blocks, set, args.layout));
     std::memcpy(plan.image.data() + i * sizeof(DeviceLayer), &made, sizeof(DeviceLayer));
     if (i == 0) {
       const DeviceProduct& pairs = made.products[kGateUp];

@@ -54,6 +54,7 @@ struct StepLayout {
   int64_t split_sums = 0;
   int64_t attention = 0;
   int64_t ffn = 0;
+  int64_t turned = 0;
   int64_t set_bytes = 0;
   int ring = 0;  // in shared memory, behind the block's state
   int codes = 0;
@@ -72,6 +73,7 @@ struct StepArgs {
   int ffn = 0;
   int pair_distance = 0;  // bytes from a block of gate to that of up
   int teams = 0;          // of a block, that attend
+  int turning_blocks = 0;
   bool early = false;     // whether the cache's tokens are fetched before the queries are known
 };
 
