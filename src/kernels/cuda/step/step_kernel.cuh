@@ -32,6 +32,11 @@ inline __device__ __noinline__ void multiply_gate_up() {
 }
 
 // ---- The kernel
+// compute-sanitizer's racecheck takes two accesses for ordered by the number of barriers that each
+// warp has passed, whichever they were. Once warps have met at named ones (team_sync, those who
+// keep house) that others had no part in, it reports hazards between accesses that a __syncthreads
+// stands between: cuda_step_test's narrow shape has 29, and a build without such barriers none.
+
 // What does not change from layer to layer, and the ring full.
 template <int kHeadDim, int kKeyBits, int kValueBits>
 __device__ __noinline__ void begin_block() {
