@@ -22,8 +22,8 @@ struct TextInput {
   // Usage with neither --text nor --tasks is wrong.
   void require(CLI::App& command, const TaskInput& tasks) const;
   Status apply();  // completes `perplexity`; kInvalidArgument for an unknown protocol
-  // None without --text. Completes `perplexity` too. kInvalidArgument for windows beyond the model's
-  // context, where what it predicts means little.
+  // None without --text. Completes `perplexity` too. kInvalidArgument for windows beyond the
+  // model's context, where what it predicts means little.
   Result<std::vector<EvalWindow>> windows(const OpenModel& model);
 };
 

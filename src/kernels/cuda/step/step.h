@@ -74,7 +74,7 @@ struct StepArgs {
   int pair_distance = 0;  // bytes from a block of gate to that of up
   int teams = 0;          // of a block, that attend
   int turning_blocks = 0;
-  bool early = false;     // whether the cache's tokens are fetched before the queries are known
+  bool early = false;  // whether the cache's tokens are fetched before the queries are known
 };
 
 // What a step launches, for as long as nothing in the layers changes.
