@@ -19,11 +19,12 @@ std::string folder() {
 }
 
 Error no_room(int64_t bytes, int64_t memory_limit, int code) {
-  return error(ErrorCode::kOutOfMemory,
-               "{:.2f} GB needed, {:.2f} GB of memory free, and no room for a file in {} ({}): use "
-               "less, or set TMPDIR to a folder that has it",
-               1e-9 * static_cast<double>(bytes), 1e-9 * static_cast<double>(memory_limit),
-               folder(), std::strerror(code));
+  return error(
+      ErrorCode::kOutOfMemory,
+      "{:.2f} GB needed, {:.2f} GB of memory to be had, and no room for a file in {} ({}): use "
+      "less, or set TMPDIR to a folder that has it",
+      1e-9 * static_cast<double>(bytes), 1e-9 * static_cast<double>(memory_limit), folder(),
+      std::strerror(code));
 }
 
 // Without a name and of that size; or the error's negative number.

@@ -20,7 +20,8 @@ void copy_rows(ConstMatrixRef from, MatrixRef to) {
 
 }  // namespace
 
-Status CpuLayerStream::reserve(int64_t tokens) { return reserve(tokens, available_bytes()); }
+// Half: another stream, the layers and their Hessians need memory too.
+Status CpuLayerStream::reserve(int64_t tokens) { return reserve(tokens, available_bytes() / 2); }
 
 Status CpuLayerStream::reserve(int64_t tokens, int64_t memory_limit) {
   Result<ScratchMemory> memory = ScratchMemory::make(state_bytes(tokens), memory_limit);

@@ -46,18 +46,18 @@ Status LayerStream::run_layer(SiteObserver* observer) {
 }
 
 Status LayerStream::run_step(Step step, SiteObserver* observer) {
-  for (int64_t window = 0; window < windows(); ++window) {
-    QUAROT_RETURN_IF_ERROR(check_progress());
-    QUAROT_RETURN_IF_ERROR(run_window(window, step, observer));
-  }
-  return wait();
+  return run_windows(0, windows(), step, observer);
 }
 
 Status LayerStream::run_layer_for(int64_t first, int64_t last) {
+  return run_windows(
+      first, last, [](Backend& backend) { forward_layer(backend, 0); }, nullptr);
+}
+
+Status LayerStream::run_windows(int64_t first, int64_t last, Step step, SiteObserver* observer) {
   for (int64_t window = first; window < last; ++window) {
     QUAROT_RETURN_IF_ERROR(check_progress());
-    QUAROT_RETURN_IF_ERROR(run_window(
-        window, [](Backend& backend) { forward_layer(backend, 0); }, nullptr));
+    QUAROT_RETURN_IF_ERROR(run_window(window, step, observer));
   }
   return wait();
 }

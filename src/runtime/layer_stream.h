@@ -79,6 +79,7 @@ class LayerStream {
 
  private:
   virtual void layer_changed() {}
+  Status run_windows(int64_t first, int64_t last, Step step, SiteObserver* observer);
   virtual Status run_window(int64_t window, Step step, SiteObserver* observer) = 0;
   virtual Status wait() { return {}; }  // for what the windows' steps began
 
